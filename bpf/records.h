@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The one layout shared by the kernel side and user space.
+ *
+ * Every record starts with struct ttft_header. Times are CLOCK_MONOTONIC in
+ * nanoseconds, sizes are bytes. tests/bpf/test_layout.py compares these structs,
+ * as BTF in the built object, with tracer/kernel/wire.py. Only fixed-width
+ * integers, no implicit padding.
+ */
+#ifndef TTFT_RECORDS_H
+#define TTFT_RECORDS_H
+
+#define TTFT_COMM_LEN 16
+#define TTFT_NAME_LEN 256
+#define TTFT_MAGIC_LEN 16
+
+enum ttft_kind {
+	TTFT_FORK = 1,
+	TTFT_EXEC = 2,
+	TTFT_EXIT = 3,
+	TTFT_SIGNAL = 4,
+	TTFT_FILE = 5, /* first open of a large regular file */
+	TTFT_OPEN = 6, /* every open of one */
+	TTFT_MAGIC = 7, /* first bytes of one, as the process itself saw them */
+	TTFT_SPAN = 8, /* a run of like file events of one thread */
+	TTFT_INSERT = 9, /* a run of page cache insertions of one file */
+	TTFT_LISTEN = 10,
+	TTFT_CONNECT = 11, /* a watched process connected to someone */
+	TTFT_TAKE = 12, /* the server took bytes from a watched socket */
+	TTFT_PACKET = 13,
+	TTFT_KIND_COUNT = 14,
+};
+
+enum ttft_op {
+	TTFT_OP_READ = 1,
+	TTFT_OP_READ_DIRECT = 2, /* O_DIRECT: bypasses the page cache */
+	TTFT_OP_MMAP = 3,
+	TTFT_OP_MADVISE = 4,
+	TTFT_OP_MUNMAP = 5,
+	TTFT_OP_FAULT_MINOR = 6,
+	TTFT_OP_FAULT_MAJOR = 7,
+	TTFT_OP_COUNT = 8,
+};
+
+/* header.flags of a span; MADVISE keeps the advice in bits 8..15 */
+#define TTFT_SPAN_POPULATE 1u /* mmap with MAP_POPULATE */
+#define TTFT_SPAN_SHARED 2u /* mmap with MAP_SHARED */
+#define TTFT_SPAN_PROVISIONAL 4u /* still growing; a later one with the same start replaces it */
+/* header.flags of a packet */
+#define TTFT_PACKET_EGRESS 1u /* server to client */
+#define TTFT_PACKET_CUT 2u /* captured < payload_len */
+/* header.flags of a listen */
+#define TTFT_LISTEN_CLOSED 1u
+
+struct ttft_header {
+	__u64 ts_ns;
+	__u32 tgid;
+	__u32 tid;
+	__u16 kind;
+	__u16 reserved;
+	__u32 flags;
+};
+
+struct ttft_fork { /* header: the parent */
+	struct ttft_header h;
+	__u32 child_tgid;
+	__u32 reserved;
+	char comm[TTFT_COMM_LEN];
+};
+
+struct ttft_exec {
+	struct ttft_header h;
+	char comm[TTFT_COMM_LEN];
+	char filename[TTFT_NAME_LEN];
+};
+
+struct ttft_exit { /* the last thread of a process */
+	struct ttft_header h;
+	__u32 code; /* as task_struct.exit_code: low 7 bits signal, 0x80 core dumped, bits 8..15 status */
+	__u32 reserved;
+};
+
+struct ttft_signal { /* header: the sender */
+	struct ttft_header h;
+	__u32 target_tgid;
+	__s32 signal;
+	__s32 code; /* siginfo si_code: SI_KERNEL 0x80 when the kernel sent it */
+	__u32 reserved;
+};
+
+struct ttft_file_id {
+	__u64 ino;
+	__u32 dev; /* kernel dev_t: major << 20 | minor */
+	__u32 token; /* which open(): same for all events through one struct file, not a pointer */
+};
+
+struct ttft_file { /* header: who opened it first */
+	struct ttft_header h;
+	struct ttft_file_id file;
+	__u64 size;
+	__s32 fd;
+	__u32 reserved;
+	char name[TTFT_NAME_LEN]; /* as given to open(), maybe relative */
+};
+
+struct ttft_open { /* header.ts_ns: return of open() */
+	struct ttft_header h;
+	struct ttft_file_id file;
+	__u64 size;
+	__u32 open_flags; /* O_* */
+	__u32 reserved;
+};
+
+struct ttft_magic {
+	struct ttft_header h;
+	struct ttft_file_id file;
+	__u8 bytes[TTFT_MAGIC_LEN];
+};
+
+struct ttft_span { /* header.ts_ns: entry of the first event */
+	struct ttft_header h;
+	struct ttft_file_id file;
+	__u64 end_ns; /* return of the last event */
+	__u64 busy_ns; /* time inside the events */
+	__u64 bytes; /* returned by reads; length of mappings; faults: 4096 each */
+	__u32 count;
+	__u32 op; /* enum ttft_op */
+};
+
+struct ttft_insert { /* header: the process in whose context the last page came in */
+	struct ttft_header h;
+	struct ttft_file_id file; /* token 0 */
+	__u64 end_ns;
+	__u64 pages; /* of 4096 bytes */
+};
+
+struct ttft_conn { /* seen from the server; IPv4 in the first four bytes */
+	__u8 server_addr[16];
+	__u8 client_addr[16];
+	__u32 netns; /* inode number of the network namespace; 0 unknown */
+	__u16 server_port; /* host order */
+	__u16 client_port;
+	__u32 family; /* 4 or 6 */
+};
+
+struct ttft_listen {
+	struct ttft_header h;
+	struct ttft_conn conn; /* client part zero */
+	__u32 reserved;
+};
+
+struct ttft_connect { /* conn: the other end is the server */
+	struct ttft_header h;
+	struct ttft_conn conn;
+	__u32 reserved;
+};
+
+struct ttft_take {
+	struct ttft_header h;
+	struct ttft_conn conn;
+	__u32 reserved;
+};
+
+struct ttft_packet { /* followed by `captured` bytes of TCP payload */
+	struct ttft_header h; /* tgid, tid 0: softirq context says nothing about them */
+	struct ttft_conn conn;
+	__u32 seq;
+	__u32 ack;
+	__u32 payload_len;
+	__u32 captured;
+	__u32 tcp_flags; /* FIN 1, SYN 2, RST 4, PSH 8, ACK 16 */
+};
+
+#endif

@@ -1,0 +1,351 @@
+"""Records: the one input of the pure pipeline, live or replayed.
+
+A record is a fact with a time. Kernel records, facts read from HTTP payload,
+discoveries in /proc and the context a recording starts with are all records, so
+folding a list of them gives the same answers on any machine.
+
+All times are CLOCK_MONOTONIC in nanoseconds, all sizes bytes. `None` is unknown.
+No record holds prompt or answer text, request headers or full command lines.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Op = Literal["read", "read_direct", "mmap", "madvise", "munmap", "fault_minor", "fault_major"]
+TokenWhat = Literal["text", "reasoning", "tool", "data"]
+EndWhy = Literal["complete", "client_gone", "server_gone", "gap"]
+Unreadable = Literal[
+    "tls", "compressed", "http2", "not_http", "old_connection", "gap", "unix_socket"
+]
+
+
+class Record(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True,
+             forbid_unknown_fields=True, kw_only=True):
+    """Base of all records; `ts_ns` is when the fact began."""
+
+    ts_ns: int
+
+
+class Conn(msgspec.Struct, frozen=True, array_like=True):
+    """A TCP connection from the server's side; `netns` is 0 where unknown."""
+
+    netns: int
+    server_ip: str
+    server_port: int
+    client_ip: str
+    client_port: int
+
+
+class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a command line says, and nothing else of it (it may hold keys).
+
+    `role`: `front` owns clients' port, `runner` holds a model, `single` is both,
+    `decoy` looks at devices and goes, `other` is anything else.
+    """
+
+    program: str
+    role: Literal["front", "runner", "single", "decoy", "other"] = "other"
+    model: str | None = None
+    model_path: str | None = None
+    port: int | None = None
+    options: tuple[str, ...] = ()
+
+
+# --- processes ---------------------------------------------------------------
+
+
+class Process(Record, tag="process"):
+    """A watched process found alive (context); `start_ns` when it was started."""
+
+    tgid: int
+    ppid: int
+    start_ns: int
+    comm: str
+    exe: str | None = None
+    command: Command | None = None
+
+
+class Fork(Record, tag="fork"):
+    parent: int
+    child: int
+    comm: str
+
+
+class Exec(Record, tag="exec"):
+    tgid: int
+    comm: str
+    exe: str | None = None
+    command: Command | None = None
+
+
+class Exit(Record, tag="exit"):
+    """`code` or `signal`: the one that ended it."""
+
+    tgid: int
+    code: int | None = None
+    signal: int | None = None
+
+
+class Signal(Record, tag="signal"):
+    """A signal to a watched process; `sender` None: sent by the kernel itself."""
+
+    target: int
+    signal: int
+    sender: int | None = None
+
+
+class Server(Record, tag="server"):
+    """A watched server: `tgid` is its front. `name` is like `llama-server:8080`."""
+
+    name: str
+    program: str
+    tgid: int
+    netns: int
+    port: int
+    unreadable: Unreadable | None = None
+
+
+# --- files -------------------------------------------------------------------
+
+
+class File(Record, tag="file"):
+    """Identity of a large file; a later record for the same key replaces an earlier one.
+
+    `fmt` is set for weights (`gguf`, `safetensors`, `torch`), None for anything else.
+    `fs` is the file system type, `device` the block device or remote source.
+    """
+
+    dev: int
+    ino: int
+    size: int
+    path: str | None = None
+    fmt: str | None = None
+    fs: str | None = None
+    device: str | None = None
+
+
+class Open(Record, tag="open"):
+    """`ts_ns`: return of open(). `token` marks all events through this struct file."""
+
+    tgid: int
+    tid: int
+    dev: int
+    ino: int
+    token: int
+
+
+class Span(Record, tag="span"):
+    """A run of like events of one thread on one file; totals are exact.
+
+    One with the same (tid, dev, ino, op, ts_ns) as an earlier one replaces it.
+    `busy_ns`: time inside the events, at most `end_ns - ts_ns`.
+    """
+
+    end_ns: int
+    tgid: int
+    tid: int
+    dev: int
+    ino: int
+    token: int
+    op: Op
+    count: int
+    bytes: int
+    busy_ns: int
+    populate: bool = False
+    advice: int | None = None
+
+
+class Insert(Record, tag="insert"):
+    """Pages that came into the page cache: bytes from disk. `tgid`: last inserter.
+
+    One with the same (dev, ino, ts_ns) as an earlier one replaces it.
+    """
+
+    end_ns: int
+    dev: int
+    ino: int
+    pages: int
+    tgid: int
+
+
+class Resident(Record, tag="resident"):
+    """Bytes of a file that are in the page cache."""
+
+    dev: int
+    ino: int
+    cached_bytes: int
+
+
+class Memory(Record, tag="memory"):
+    tgid: int
+    rss_bytes: int
+
+
+# --- sockets -----------------------------------------------------------------
+
+
+class Listen(Record, tag="listen"):
+    tgid: int
+    netns: int
+    port: int
+
+
+class Unlisten(Record, tag="unlisten"):
+    netns: int
+    port: int
+
+
+class Connect(Record, tag="connect"):
+    """A watched process (`tgid`, `tid`) connected to the server end of `conn`."""
+
+    tgid: int
+    tid: int
+    conn: Conn
+
+
+class Take(Record, tag="take"):
+    """The server process took bytes from its end of `conn`."""
+
+    tgid: int
+    tid: int
+    conn: Conn
+
+
+# --- HTTP facts: all that is left of payload -----------------------------------
+
+
+class HttpRequest(Record, tag="http_request"):
+    """First byte of a request arrived. `xid` numbers exchanges, never reused.
+
+    `endpoint` is a known path (see tracer/http/endpoints.py), None for any other.
+    """
+
+    xid: int
+    conn: Conn
+    method: str
+    endpoint: str | None
+
+
+class HttpBody(Record, tag="http_body"):
+    """Last byte of the request arrived. `model` is the body's own key, cut at 256."""
+
+    xid: int
+    bytes: int
+    model: str | None = None
+    stream: bool | None = None
+
+
+class HttpHead(Record, tag="http_head"):
+    """First byte of the final response (not 1xx) left."""
+
+    xid: int
+    status: int
+    event_stream: bool = False
+
+
+class HttpToken(Record, tag="http_token"):
+    """`nth` 1 or 2: that token left. `nth` 0: first answer text after reasoning."""
+
+    xid: int
+    nth: Literal[0, 1, 2]
+    what: TokenWhat
+
+
+class Says(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the server's reply reports about itself; times in milliseconds as it gives them."""
+
+    prompt_ms: float | None = None
+    prompt_n: int | None = None
+    cache_n: int | None = None
+    predicted_ms: float | None = None
+    predicted_n: int | None = None
+    load_ms: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class HttpEnd(Record, tag="http_end"):
+    """The exchange is over. `bytes`: response body length seen.
+
+    `tokens`: content chunks seen. `model`: as the reply names it.
+    """
+
+    xid: int
+    why: EndWhy
+    bytes: int = 0
+    tokens: int | None = None
+    says: Says | None = None
+    model: str | None = None
+    error: bool = False
+
+
+class HttpUnreadable(Record, tag="http_unreadable"):
+    conn: Conn
+    why: Unreadable
+    xid: int | None = None
+
+
+# --- book-keeping and context --------------------------------------------------
+
+
+class Lost(Record, tag="lost"):
+    """`count` records of `kind` were lost since the previous such record."""
+
+    kind: str
+    count: int
+
+
+class Armed(Record, tag="armed"):
+    """A probe group was attached or detached."""
+
+    group: str
+    on: bool
+
+
+class Tick(Record, tag="tick"):
+    """All kernel records older than `ts_ns` have been seen."""
+
+
+class Host(Record, tag="host"):
+    """`wall_offset_ns`: wall clock (Unix epoch) minus monotonic clock."""
+
+    wall_offset_ns: int
+    machine: str
+    kernel: str
+    version: str
+    began_ns: int
+
+
+class Settings(Record, tag="settings"):
+    """The configuration the derivation needs; see tracer/config.py for meanings."""
+
+    min_ms: float = 250.0
+    factor: float = 3.0
+
+
+class Warm(Record, tag="warm"):
+    """A warm request of the history, for the baseline (context)."""
+
+    server: str
+    model: str
+    kind: str
+    ttft_ns: int
+    prompt_tokens: int | None
+    phases_ns: dict[str, int]
+
+
+class Start(Record, tag="start"):
+    """The next request id, and the last model each server served."""
+
+    next_id: int
+    last_model: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+AnyRecord = (
+    Process | Fork | Exec | Exit | Signal | Server | File | Open | Span | Insert | Resident
+    | Memory | Listen | Unlisten | Connect | Take | HttpRequest | HttpBody | HttpHead | HttpToken
+    | HttpEnd | HttpUnreadable | Lost | Armed | Tick | Host | Settings | Warm | Start
+)
