@@ -10,7 +10,14 @@ from tracer.evidence import Evidence
 
 Phase = Literal["queue", "evict", "spawn", "load", "transfer", "init", "prefill", "other"]
 PHASES: tuple[Phase, ...] = (
-    "queue", "evict", "spawn", "load", "transfer", "init", "prefill", "other",
+    "queue",
+    "evict",
+    "spawn",
+    "load",
+    "transfer",
+    "init",
+    "prefill",
+    "other",
 )
 Outcome = Literal["ok", "client_gone", "server_error", "server_died", "open"]
 

@@ -10,8 +10,23 @@ from __future__ import annotations
 import msgspec
 
 from tracer.records import (
-    Armed, Command, Conn, EndWhy, File, Insert, Lost, Memory, Open, Resident, Says, Settings,
-    Signal, Span, TokenWhat, Unreadable, Warm,
+    Armed,
+    Command,
+    Conn,
+    EndWhy,
+    File,
+    Insert,
+    Lost,
+    Memory,
+    Open,
+    Resident,
+    Says,
+    Settings,
+    Signal,
+    Span,
+    TokenWhat,
+    Unreadable,
+    Warm,
 )
 
 

@@ -22,8 +22,14 @@ Unreadable = Literal[
 ]
 
 
-class Record(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True,
-             forbid_unknown_fields=True, kw_only=True):
+class Record(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="t",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+):
     """Base of all records; `ts_ns` is when the fact began."""
 
     ts_ns: int
@@ -57,7 +63,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 # --- processes ---------------------------------------------------------------
 
 
-class Process(Record, tag="process"):
+class Process(Record, frozen=True, kw_only=True, tag="process"):
     """A watched process found alive (context); `start_ns` when it was started."""
 
     tgid: int
@@ -68,20 +74,20 @@ class Process(Record, tag="process"):
     command: Command | None = None
 
 
-class Fork(Record, tag="fork"):
+class Fork(Record, frozen=True, kw_only=True, tag="fork"):
     parent: int
     child: int
     comm: str
 
 
-class Exec(Record, tag="exec"):
+class Exec(Record, frozen=True, kw_only=True, tag="exec"):
     tgid: int
     comm: str
     exe: str | None = None
     command: Command | None = None
 
 
-class Exit(Record, tag="exit"):
+class Exit(Record, frozen=True, kw_only=True, tag="exit"):
     """`code` or `signal`: the one that ended it."""
 
     tgid: int
@@ -89,7 +95,7 @@ class Exit(Record, tag="exit"):
     signal: int | None = None
 
 
-class Signal(Record, tag="signal"):
+class Signal(Record, frozen=True, kw_only=True, tag="signal"):
     """A signal to a watched process; `sender` None: sent by the kernel itself."""
 
     target: int
@@ -97,7 +103,7 @@ class Signal(Record, tag="signal"):
     sender: int | None = None
 
 
-class Server(Record, tag="server"):
+class Server(Record, frozen=True, kw_only=True, tag="server"):
     """A watched server: `tgid` is its front. `name` is like `llama-server:8080`."""
 
     name: str
@@ -111,7 +117,7 @@ class Server(Record, tag="server"):
 # --- files -------------------------------------------------------------------
 
 
-class File(Record, tag="file"):
+class File(Record, frozen=True, kw_only=True, tag="file"):
     """Identity of a large file; a later record for the same key replaces an earlier one.
 
     `fmt` is set for weights (`gguf`, `safetensors`, `torch`), None for anything else.
@@ -127,7 +133,7 @@ class File(Record, tag="file"):
     device: str | None = None
 
 
-class Open(Record, tag="open"):
+class Open(Record, frozen=True, kw_only=True, tag="open"):
     """`ts_ns`: return of open(). `token` marks all events through this struct file."""
 
     tgid: int
@@ -137,7 +143,7 @@ class Open(Record, tag="open"):
     token: int
 
 
-class Span(Record, tag="span"):
+class Span(Record, frozen=True, kw_only=True, tag="span"):
     """A run of like events of one thread on one file; totals are exact.
 
     One with the same (tid, dev, ino, op, ts_ns) as an earlier one replaces it.
@@ -158,7 +164,7 @@ class Span(Record, tag="span"):
     advice: int | None = None
 
 
-class Insert(Record, tag="insert"):
+class Insert(Record, frozen=True, kw_only=True, tag="insert"):
     """Pages that came into the page cache: bytes from disk. `tgid`: last inserter.
 
     One with the same (dev, ino, ts_ns) as an earlier one replaces it.
@@ -171,7 +177,7 @@ class Insert(Record, tag="insert"):
     tgid: int
 
 
-class Resident(Record, tag="resident"):
+class Resident(Record, frozen=True, kw_only=True, tag="resident"):
     """Bytes of a file that are in the page cache."""
 
     dev: int
@@ -179,7 +185,7 @@ class Resident(Record, tag="resident"):
     cached_bytes: int
 
 
-class Memory(Record, tag="memory"):
+class Memory(Record, frozen=True, kw_only=True, tag="memory"):
     tgid: int
     rss_bytes: int
 
@@ -187,18 +193,18 @@ class Memory(Record, tag="memory"):
 # --- sockets -----------------------------------------------------------------
 
 
-class Listen(Record, tag="listen"):
+class Listen(Record, frozen=True, kw_only=True, tag="listen"):
     tgid: int
     netns: int
     port: int
 
 
-class Unlisten(Record, tag="unlisten"):
+class Unlisten(Record, frozen=True, kw_only=True, tag="unlisten"):
     netns: int
     port: int
 
 
-class Connect(Record, tag="connect"):
+class Connect(Record, frozen=True, kw_only=True, tag="connect"):
     """A watched process (`tgid`, `tid`) connected to the server end of `conn`."""
 
     tgid: int
@@ -206,7 +212,7 @@ class Connect(Record, tag="connect"):
     conn: Conn
 
 
-class Take(Record, tag="take"):
+class Take(Record, frozen=True, kw_only=True, tag="take"):
     """The server process took bytes from its end of `conn`."""
 
     tgid: int
@@ -217,7 +223,7 @@ class Take(Record, tag="take"):
 # --- HTTP facts: all that is left of payload -----------------------------------
 
 
-class HttpRequest(Record, tag="http_request"):
+class HttpRequest(Record, frozen=True, kw_only=True, tag="http_request"):
     """First byte of a request arrived. `xid` numbers exchanges, never reused.
 
     `endpoint` is a known path (see tracer/http/endpoints.py), None for any other.
@@ -229,7 +235,7 @@ class HttpRequest(Record, tag="http_request"):
     endpoint: str | None
 
 
-class HttpBody(Record, tag="http_body"):
+class HttpBody(Record, frozen=True, kw_only=True, tag="http_body"):
     """Last byte of the request arrived. `model` is the body's own key, cut at 256."""
 
     xid: int
@@ -238,7 +244,7 @@ class HttpBody(Record, tag="http_body"):
     stream: bool | None = None
 
 
-class HttpHead(Record, tag="http_head"):
+class HttpHead(Record, frozen=True, kw_only=True, tag="http_head"):
     """First byte of the final response (not 1xx) left."""
 
     xid: int
@@ -246,7 +252,7 @@ class HttpHead(Record, tag="http_head"):
     event_stream: bool = False
 
 
-class HttpToken(Record, tag="http_token"):
+class HttpToken(Record, frozen=True, kw_only=True, tag="http_token"):
     """`nth` 1 or 2: that token left. `nth` 0: first answer text after reasoning."""
 
     xid: int
@@ -267,7 +273,7 @@ class Says(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     completion_tokens: int | None = None
 
 
-class HttpEnd(Record, tag="http_end"):
+class HttpEnd(Record, frozen=True, kw_only=True, tag="http_end"):
     """The exchange is over. `bytes`: response body length seen.
 
     `tokens`: content chunks seen. `model`: as the reply names it.
@@ -282,7 +288,7 @@ class HttpEnd(Record, tag="http_end"):
     error: bool = False
 
 
-class HttpUnreadable(Record, tag="http_unreadable"):
+class HttpUnreadable(Record, frozen=True, kw_only=True, tag="http_unreadable"):
     conn: Conn
     why: Unreadable
     xid: int | None = None
@@ -291,25 +297,25 @@ class HttpUnreadable(Record, tag="http_unreadable"):
 # --- book-keeping and context --------------------------------------------------
 
 
-class Lost(Record, tag="lost"):
+class Lost(Record, frozen=True, kw_only=True, tag="lost"):
     """`count` records of `kind` were lost since the previous such record."""
 
     kind: str
     count: int
 
 
-class Armed(Record, tag="armed"):
+class Armed(Record, frozen=True, kw_only=True, tag="armed"):
     """A probe group was attached or detached."""
 
     group: str
     on: bool
 
 
-class Tick(Record, tag="tick"):
+class Tick(Record, frozen=True, kw_only=True, tag="tick"):
     """All kernel records older than `ts_ns` have been seen."""
 
 
-class Host(Record, tag="host"):
+class Host(Record, frozen=True, kw_only=True, tag="host"):
     """`wall_offset_ns`: wall clock (Unix epoch) minus monotonic clock."""
 
     wall_offset_ns: int
@@ -319,14 +325,14 @@ class Host(Record, tag="host"):
     began_ns: int
 
 
-class Settings(Record, tag="settings"):
+class Settings(Record, frozen=True, kw_only=True, tag="settings"):
     """The configuration the derivation needs; see tracer/config.py for meanings."""
 
     min_ms: float = 250.0
     factor: float = 3.0
 
 
-class Warm(Record, tag="warm"):
+class Warm(Record, frozen=True, kw_only=True, tag="warm"):
     """A warm request of the history, for the baseline (context)."""
 
     server: str
@@ -337,7 +343,7 @@ class Warm(Record, tag="warm"):
     phases_ns: dict[str, int]
 
 
-class Start(Record, tag="start"):
+class Start(Record, frozen=True, kw_only=True, tag="start"):
     """The next request id, and the last model each server served."""
 
     next_id: int
@@ -345,7 +351,33 @@ class Start(Record, tag="start"):
 
 
 AnyRecord = (
-    Process | Fork | Exec | Exit | Signal | Server | File | Open | Span | Insert | Resident
-    | Memory | Listen | Unlisten | Connect | Take | HttpRequest | HttpBody | HttpHead | HttpToken
-    | HttpEnd | HttpUnreadable | Lost | Armed | Tick | Host | Settings | Warm | Start
+    Process
+    | Fork
+    | Exec
+    | Exit
+    | Signal
+    | Server
+    | File
+    | Open
+    | Span
+    | Insert
+    | Resident
+    | Memory
+    | Listen
+    | Unlisten
+    | Connect
+    | Take
+    | HttpRequest
+    | HttpBody
+    | HttpHead
+    | HttpToken
+    | HttpEnd
+    | HttpUnreadable
+    | Lost
+    | Armed
+    | Tick
+    | Host
+    | Settings
+    | Warm
+    | Start
 )
