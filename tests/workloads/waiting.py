@@ -1,0 +1,17 @@
+"""Waiting on conditions, with a deadline and a name for what was waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_for(
+    condition: Callable[[], bool], timeout_s: float, what: str, poll_s: float = 0.01
+) -> None:
+    """Returns as soon as `condition()` holds; TimeoutError names `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        time.sleep(poll_s)
