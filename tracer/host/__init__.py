@@ -1,0 +1,1 @@
+"""What user space reads of the host: /proc, mounts, sockets, page cache residency."""

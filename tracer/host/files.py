@@ -1,0 +1,192 @@
+"""Identity of large files: path, file system, device, format, share in the page cache.
+
+A file is never opened here unless a watched process has it open or mapped, and never on a
+network file system: a hung mount must not hang us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tracer.records import File
+
+#: File systems whose pages come over a network.
+NETWORK_FS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.rclone", "afs"}
+)
+#: Files smaller than this are not watched (also in the kernel: ttft_min_file_size).
+MIN_SIZE = 1 << 20
+_SYS_CACHESTAT = 451  # the same on every architecture since it came (Linux 6.5)
+
+
+def format_of_magic(first: bytes) -> str | None:
+    """Weights by content: `gguf`, `safetensors` (length, then a JSON object), `torch` (zip)."""
+    if first[:4] == b"GGUF":
+        return "gguf"
+    if (
+        len(first) >= 9
+        and 2 <= int.from_bytes(first[:8], "little") < 1 << 32
+        and first[8:9] == b"{"
+    ):
+        return "safetensors"
+    if first[:4] in (b"ggml", b"ggjt", b"ggla"):
+        return "ggml"
+    return None
+
+
+def format_of_name(path: str | None) -> str | None:
+    """Weights by name, for files that were read before we came."""
+    name = (path or "").rpartition("/")[2]
+    if name.endswith(".gguf"):
+        return "gguf"
+    if name.endswith(".safetensors"):
+        return "safetensors"
+    if name.startswith("sha256-") and "/blobs/" in (path or ""):
+        return "gguf"
+    if name.endswith((".pt", ".pth")) or (name.endswith(".bin") and "model" in name):
+        return "torch"
+    return None
+
+
+class Mount(msgspec.Struct, frozen=True):
+    point: str
+    fs: str
+    source: str
+
+
+def _unescape(text: str) -> str:
+    """mountinfo writes space, tab, newline and backslash in octal."""
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, char)
+    return text
+
+
+def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
+    """The mounts a process sees, by (major, minor); empty if it is gone."""
+    try:
+        lines = Path(f"/proc/{tgid}/mountinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    found: dict[tuple[int, int], Mount] = {}
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if len(fields) < 5 or len(tail) < 2:
+            continue
+        major, _, minor = fields[2].partition(":")
+        mount = Mount(_unescape(fields[4]), tail[0], _unescape(tail[1]))
+        found.setdefault((int(major), int(minor)), mount)
+    return found
+
+
+def kernel_dev(st_dev: int) -> int:
+    """`dev_t` as the kernel keeps it (major << 20 | minor) from what stat() gives."""
+    return os.major(st_dev) << 20 | os.minor(st_dev)
+
+
+def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
+    """Where descriptor `fd` points, if it is still the same file."""
+    link = f"/proc/{tgid}/fd/{fd}"
+    try:
+        info = os.stat(link)
+        if info.st_ino != ino:
+            return None
+        return os.readlink(link)
+    except OSError:
+        return None
+
+
+def _named_path(tgid: int, name: str) -> str | None:
+    if not name:
+        return None
+    if name.startswith("/"):
+        return os.path.normpath(name)
+    try:
+        return os.path.normpath(f"{os.readlink(f'/proc/{tgid}/cwd')}/{name}")
+    except OSError:
+        return name
+
+
+def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, name: str) -> File:
+    """The record of a file a watched process just opened: path as that process sees it."""
+    path = (_opened_path(tgid, fd, dev, ino) if fd >= 0 else None) or _named_path(tgid, name)
+    mount = mounts(tgid).get((dev >> 20, dev & 0xFFFFF))
+    return File(
+        ts_ns=ts_ns,
+        dev=dev,
+        ino=ino,
+        path=path,
+        size=size,
+        fmt=format_of_name(path),
+        fs=mount.fs if mount else None,
+        device=mount.source if mount else None,
+    )
+
+
+def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
+    """(dev, ino, path) of the files a process has mapped."""
+    try:
+        lines = Path(f"/proc/{tgid}/maps").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[4] != "0":
+            major, _, minor = fields[3].partition(":")
+            yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
+
+
+def already_open(tgid: int, ts_ns: int) -> list[File]:
+    """Large regular files a process has mapped, as it names them."""
+    known = mounts(tgid)
+    found: dict[tuple[int, int], File] = {}
+    for dev, ino, path in _mapped(tgid):
+        mount = known.get((dev >> 20, dev & 0xFFFFF))
+        if (dev, ino) in found or path.endswith(" (deleted)") or mount is None:
+            continue
+        if mount.fs in NETWORK_FS:
+            continue  # not even a stat(): the server behind it may be gone
+        try:
+            info = os.stat(f"/proc/{tgid}/root{path}")
+        except OSError:
+            continue
+        if stat.S_ISREG(info.st_mode) and info.st_ino == ino and info.st_size >= MIN_SIZE:
+            found[dev, ino] = File(
+                ts_ns=ts_ns, dev=dev, ino=ino, path=path, size=info.st_size,
+                fmt=format_of_name(path), fs=mount.fs, device=mount.source,
+            )  # fmt: skip
+    return list(found.values())
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("off", ctypes.c_uint64), ("len", ctypes.c_uint64))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def cached_bytes(tgid: int, file: File) -> int | None:
+    """Bytes of `file` in the page cache, through cachestat(); None where it cannot be known."""
+    if file.path is None or file.fs is None or file.fs in NETWORK_FS:
+        return None
+    try:
+        fd = os.open(f"/proc/{tgid}/root{file.path}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME)
+    except OSError:
+        return None
+    try:
+        info = os.fstat(fd)
+        if info.st_ino != file.ino or not stat.S_ISREG(info.st_mode):
+            return None
+        pages = (ctypes.c_uint64 * 5)()  # struct cachestat: nr_cache first
+        whole = _Range(0, 0)
+        if _libc.syscall(_SYS_CACHESTAT, fd, ctypes.byref(whole), ctypes.byref(pages), 0) != 0:
+            return None
+        return int(pages[0]) * 4096
+    finally:
+        os.close(fd)
