@@ -68,6 +68,7 @@ class Reply:
     tokens: int
     text: str
     timings: dict[str, Any]
+    closed: bool
 
     @property
     def ttft_ms(self) -> float | None:
@@ -147,7 +148,8 @@ def exchange(
     response.begin()
     head_ns = time.monotonic_ns()
     reading = _Reading()
-    if "event-stream" in (response.getheader("Content-Type") or ""):
+    streamed = "event-stream" in (response.getheader("Content-Type") or "")
+    if streamed:
         for data in _events(response):
             reading.event(data, time.monotonic_ns())
         response.read()
@@ -167,6 +169,7 @@ def exchange(
         tokens=reading.tokens,
         text="".join(reading.parts),
         timings=reading.timings,
+        closed=response.will_close or streamed,  # closes after a stream, whatever it says
     )
 
 
@@ -204,7 +207,7 @@ class Client:
         if self._sock is None:
             self._sock = connect(self.host, self.port)
         reply = exchange(self._sock, raw, send)
-        if not self.keep_alive:
+        if reply.closed or not self.keep_alive:
             self.close()
         return reply
 
