@@ -1,0 +1,233 @@
+"""The configuration: one TOML file, everything with a working default.
+
+A wrong file is a `ConfigError` that names the file, the line and what is accepted there.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tracer.errors import ConfigError
+from tracer.records import Settings
+
+DEFAULT_PATH = Path("/etc/ttft/config.toml")
+DEFAULT_SOCKET = "/run/ttft/ttft.sock"
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
+# A Unix socket address holds 108 bytes, one of them the final NUL.
+SocketPath = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=107)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ServerEntry(_Section, frozen=True):
+    """A server that is not recognised by itself: `[[server]]`.
+
+    A process is it when every condition given holds: its executable is `exe`, its command
+    line contains `command`, it listens on `port`. `program` says which known program it
+    behaves like (`llama-server`, `ollama`, `llama-swap`, `localai`, `vllm`).
+    """
+
+    name: Name
+    port: Port | None = None
+    program: Name | None = None
+    exe: Absolute | None = None
+    command: Name | None = None
+
+
+class SpikeSection(_Section, frozen=True):
+    """A spike is a TTFT above both `min_ms` milliseconds and `factor` x what is typical."""
+
+    min_ms: Positive = 250.0
+    factor: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 3.0
+
+
+class HistorySection(_Section, frozen=True):
+    """What the history keeps: requests of the last `max_age_days`, in `max_mb` 10^6 bytes."""
+
+    max_age_days: Positive = 90.0
+    max_mb: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 512.0
+
+
+class ProbesSection(_Section, frozen=True):
+    """`off`: probe groups to leave out. Ring sizes in KiB; null leaves the choice to ttft."""
+
+    off: tuple[Name, ...] = ()
+    ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
+    packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
+
+
+class Config(_Section, frozen=True):
+    """All settings. `group` may use the socket; `state` holds the history."""
+
+    socket: SocketPath = DEFAULT_SOCKET
+    group: Name = "ttft"
+    state: Absolute = "/var/lib/ttft"
+    server: tuple[ServerEntry, ...] = ()
+    spike: SpikeSection = SpikeSection()
+    history: HistorySection = HistorySection()
+    probes: ProbesSection = ProbesSection()
+
+    @property
+    def database(self) -> Path:
+        """The file of the history."""
+        return Path(self.state) / "history.db"
+
+    def settings(self, ts_ns: int) -> Settings:
+        """The record of what the derivation needs."""
+        return Settings(ts_ns=ts_ns, min_ms=self.spike.min_ms, factor=self.spike.factor)
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "": Config,
+    "server": ServerEntry,
+    "spike": SpikeSection,
+    "history": HistorySection,
+    "probes": ProbesSection,
+}
+
+
+def keys() -> list[str]:
+    """Every configuration key, as `section.key`; documentation is checked against it."""
+    return [
+        f"{section}.{field}" if section else field
+        for section, struct in SECTIONS.items()
+        for field in struct.__struct_fields__
+    ]
+
+
+def load(path: Path | None = None) -> Config:
+    """Read `path`; without one the default file if it is there, else all defaults."""
+    chosen = path or DEFAULT_PATH
+    try:
+        raw = chosen.read_bytes()
+    except FileNotFoundError:
+        if path is None:
+            return Config()
+        raise ConfigError(
+            f"{path}: no such file", "leave out --config to run with the defaults"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{chosen}: cannot be read: {error.strerror}", "check its owner and mode"
+        ) from error
+    return parse(raw, str(chosen))
+
+
+def parse(raw: bytes, name: str) -> Config:
+    """The configuration in `raw`; `name` is the file's, for messages."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{name}, line {line}: not UTF-8 text", "save it as UTF-8") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(*_syntax_message(name, text, str(error))) from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply", "no key takes such a value") from None
+    try:
+        config = msgspec.convert(data, Config, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explain(name, text, str(error)) from None
+    _check_servers(name, text, config.server)
+    return config
+
+
+def _syntax_message(name: str, text: str, error: str) -> tuple[str, str]:
+    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", error)
+    what = error[: found.start()] if found else error
+    line = int(found[1]) if found and found[1] else text.count("\n") + 1
+    hint = 'a line is `key = value` or `[section]`; text goes in "double quotes"'
+    return f"{name}, line {line}: {what[:1].lower()}{what[1:]}", hint
+
+
+def _explain(name: str, text: str, error: str) -> ConfigError:
+    what, _, where = error.partition(" - at `$")
+    what = re.sub(r"`str` matching regex .*", "an absolute path", what)
+    steps: list[str | int] = [
+        int(index) if index else key
+        for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
+    ]
+    unknown = re.search(r"unknown field `(.*)`", what)
+    if unknown:
+        steps.append(unknown[1])
+        what = f"unknown key `{unknown[1]}`"
+    missing = re.search(r"missing required field `(.*)`", what)
+    if missing:
+        what = f"`{missing[1]}` is missing"
+    line = _line_of(text, steps)
+    named = [step for step in steps if isinstance(step, str)]
+    if not unknown and not missing and named:
+        what = f"`{named[-1]}`: {what[:1].lower()}{what[1:]}"
+    return ConfigError(f"{name}, line {line}: {what}", _accepted(named))
+
+
+def _accepted(named: list[str]) -> str:
+    section = named[0] if named and named[0] in SECTIONS else ""
+    struct = SECTIONS[section]
+    words = ", ".join(f"`{field}`" for field in struct.__struct_fields__)
+    label = {"": "at the top", "server": "in [[server]]"}.get(section, f"in [{section}]")
+    return f"accepted {label}: {words}"
+
+
+def _line_of(text: str, steps: list[str | int]) -> int:
+    """Line of the key that `steps` lead to, else of the deepest header or key on the way."""
+    named = [step for step in steps if isinstance(step, str)]
+    wanted_index = next((step for step in steps if isinstance(step, int)), 0)
+    best, section, index, seen = (0, 1), "", 0, dict[str, int]()
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[(\[?)\s*[\"']?([^\]\"']+?)[\"']?\s*\]", line)
+        if header:
+            section = header[2]
+            index = seen.get(section, 0) if header[1] else 0
+            seen[section] = index + 1
+            path = section.split(".")
+        else:
+            key = re.match(r"\s*[\"']?([^\"'=\s#]+?)[\"']?(?:\s*\.\s*([\w-]+))?\s*=", line)
+            if not key:
+                continue
+            path = [*(section.split(".") if section else []), *filter(None, key.groups())]
+        if section in named and index != wanted_index and section == named[0]:
+            continue
+        depth = _common(path, named)
+        if depth == len(path) and depth > best[0]:
+            best = (depth, number)
+    return best[1]
+
+
+def _common(path: list[str], named: list[str]) -> int:
+    depth = 0
+    for one, other in zip(path, named, strict=False):
+        if one != other:
+            break
+        depth += 1
+    return depth
+
+
+def _check_servers(name: str, text: str, servers: tuple[ServerEntry, ...]) -> None:
+    names: set[str] = set()
+    for index, server in enumerate(servers):
+        line = _line_of(text, ["server", index, "name"])
+        if server.port is None and server.exe is None and server.command is None:
+            raise ConfigError(
+                f"{name}, line {line}: nothing says which process `{server.name}` is",
+                "give at least one of `port`, `exe`, `command`",
+            )
+        if server.name in names:
+            raise ConfigError(
+                f"{name}, line {line}: two servers are called `{server.name}`",
+                "give each [[server]] a `name` of its own",
+            )
+        names.add(server.name)

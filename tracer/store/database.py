@@ -1,0 +1,111 @@
+"""Opening the SQLite file of the history: pragmas, one owner, damage moved aside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tracer.errors import StoreError
+from tracer.store.migrations import migrate
+
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+Warn = Callable[[str], None]
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is broken, rather than the disk full or not writable."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+
+
+def trouble(path: Path, error: sqlite3.Error) -> StoreError:
+    """The error to show for one of SQLite's."""
+    hints = {
+        sqlite3.SQLITE_FULL: "free space on that file system, or lower [history] max_mb",
+        sqlite3.SQLITE_READONLY: "make the state folder writable for the user running ttftd",
+        sqlite3.SQLITE_CANTOPEN: "the state folder must exist and be writable",
+        sqlite3.SQLITE_IOERR: "check the disk (dmesg), and that it has space",
+        sqlite3.SQLITE_BUSY: "another program holds the history open; close it",
+    }
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return StoreError(f"{path}: {error}", hints.get(code, "check the state folder and its disk"))
+
+
+def own(path: Path) -> int:
+    """Take the history for this process; the lock goes with the process, however it ends."""
+    lock_path = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise StoreError(
+            f"{lock_path}: {error.strerror}",
+            "give a state folder this user may write with --state, or run as root",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise StoreError(
+            f"{path.parent}: another ttftd keeps its history here",
+            "stop it first, or give this one its own folder with --state",
+        ) from error
+    return lock
+
+
+def connect(path: Path, warn: Warn) -> sqlite3.Connection:
+    """Open, or create, and bring up to date; a damaged file is kept under another name."""
+    try:
+        return _connect(path)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise trouble(path, error) from error
+        move_aside(path, error, warn)
+    try:
+        return _connect(path)
+    except sqlite3.Error as error:
+        raise trouble(path, error) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+    try:
+        # Must come before the first table: it decides the layout of the file.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # In WAL mode this survives kill -9 whole; a power cut may cost the last seconds.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA journal_size_limit = 4194304")
+        connection.execute("PRAGMA cache_size = -1024")
+        migrate(connection, time.time_ns())
+        connection.execute("SELECT max(id) FROM requests").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    path.chmod(0o640)
+    return connection
+
+
+def move_aside(path: Path, error: sqlite3.Error, warn: Warn) -> None:
+    """Rename the damaged history, so that nothing of it is lost, and say so."""
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    try:
+        for suffix in ("-wal", "-shm", ""):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(kept.with_name(kept.name + suffix))
+    except OSError as failed:
+        raise StoreError(
+            f"{path} is damaged ({error}) and cannot be moved aside: {failed.strerror}",
+            "make the state folder writable for the user running ttftd",
+        ) from failed
+    warn(f"the history was damaged ({error}); kept as {kept}, a new one begins")

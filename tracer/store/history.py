@@ -1,0 +1,277 @@
+"""The history: what the daemon writes and the interface reads.
+
+One connection under one lock, so that any thread may ask. What cannot be written now (disk
+full, read-only) is kept in memory, still answers, and is tried again with every `put`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tracer.derived import Derived
+from tracer.errors import StoreError
+from tracer.evidence import Evidence
+from tracer.records import Warm
+from tracer.store import database, reader, rows, writer
+
+PENDING_MAX = 1000
+"""Requests kept in memory while the disk takes none; beyond it the oldest is dropped."""
+
+ID_BLOCK = 1000
+"""Ids are reserved in blocks of this size; a killed daemon's next run begins after its block."""
+
+_CHUNK = 500
+_DAY_NS = 86_400_000_000_000
+
+T = TypeVar("T")
+
+
+class Store:
+    """An open history; `close` it. `warn` gets one line when damage was moved aside."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_age_days: float = 90.0,
+        max_mb: float = 512.0,
+        warn: database.Warn | None = None,
+    ) -> None:
+        self.path = path
+        self.trouble: StoreError | None = None
+        """Why the last write failed; None when all is written."""
+        self.dropped = 0
+        """Requests lost because memory for pending ones ran out."""
+        self._max_age_ns = int(max_age_days * _DAY_NS)
+        self._max_bytes = int(max_mb * 1_000_000)
+        self._warn = warn or (lambda _: None)
+        self._lock = threading.RLock()
+        self._pending: dict[int, rows.Row] = {}
+        self._puts = 0
+        self._owner = database.own(path)
+        try:
+            self._connection = database.connect(path, self._warn)
+            self._reserved = reader.reserved_id(self._connection)
+        except BaseException:
+            os.close(self._owner)
+            raise
+
+    # --- writing -----------------------------------------------------------------
+
+    def put(self, derived: Sequence[Derived]) -> None:
+        """Insert or replace by id. Never raises for the disk: see `trouble`."""
+        encoded = [rows.encode(item) for item in derived]
+        with self._lock:
+            for row in encoded:
+                self._pending.pop(row.id, None)
+                self._pending[row.id] = row
+            while len(self._pending) > PENDING_MAX:
+                del self._pending[next(iter(self._pending))]
+                self.dropped += 1
+            self.flush()
+            self._puts += len(encoded)
+            if self._puts >= _CHUNK:
+                self._puts = 0
+                self._trim_size()
+
+    def flush(self) -> bool:
+        """Write what is pending; False (and `trouble` set) when the disk took none."""
+        with self._lock:
+            if not self._pending:
+                return self.trouble is None
+            highest = max(self._pending)
+            reserve = highest + ID_BLOCK if highest + ID_BLOCK // 2 > self._reserved else None
+            try:
+                self._retry_damage(lambda db: writer.put(db, self._pending.values(), reserve))
+            except sqlite3.Error as error:
+                self.trouble = database.trouble(self.path, error)
+                return False
+            self._reserved = reserve or self._reserved
+            self._pending.clear()
+            self.trouble = None
+            return True
+
+    @property
+    def pending(self) -> int:
+        """Requests not on disk yet."""
+        return len(self._pending)
+
+    def next_id(self) -> int:
+        """The first id for this run: never one that any earlier run can have shown."""
+        with self._lock:
+            first = max(self._ask(reader.highest_id) + 1, self._ask(reader.reserved_id))
+            try:
+                writer.reserve_ids(self._connection, first + ID_BLOCK)
+            except sqlite3.Error as error:
+                raise database.trouble(self.path, error) from error
+            self._reserved = first + ID_BLOCK
+            return first
+
+    def trim(self, now_wall_ns: int) -> int:
+        """Drop what is too old or too much; returns how many requests went."""
+        oldest = now_wall_ns - self._max_age_ns
+        gone = self._drop(lambda db: writer.drop_before(db, oldest, _CHUNK))
+        self._attempt(lambda db: writer.forget_unused(db, oldest))
+        return gone + self._trim_size()
+
+    def close(self, next_id: int | None = None) -> None:
+        """Write what is pending. `next_id`: the first unused one, when all others are put."""
+        with self._lock:
+            self.flush()
+            if next_id is not None and self.trouble is None:
+                try:
+                    first_free = max(next_id, reader.highest_id(self._connection) + 1)
+                    writer.reserve_ids(self._connection, first_free)
+                except sqlite3.Error as error:
+                    self.trouble = database.trouble(self.path, error)
+            self._connection.close()
+            os.close(self._owner)
+
+    def _trim_size(self) -> int:
+        gone = 0
+        while True:
+            with self._lock:
+                used, whole = self._ask(reader.size)
+                if used <= self._max_bytes:
+                    if whole > self._max_bytes:
+                        self._attempt(writer.give_back)
+                    return gone
+                dropped = self._attempt(lambda db: writer.drop_oldest(db, _CHUNK))
+            if not dropped:
+                return gone
+            gone += dropped
+
+    def _drop(self, work: Callable[[sqlite3.Connection], int]) -> int:
+        gone = 0
+        while count := self._attempt(work):
+            gone += count
+            if count < _CHUNK:
+                break
+        return gone
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        # The lock is taken for each piece of work alone, so that readers get their turn.
+        with self._lock:
+            try:
+                return work(self._connection)
+            except sqlite3.Error as error:
+                self.trouble = database.trouble(self.path, error)
+                return None
+
+    # --- reading -----------------------------------------------------------------
+
+    def requests(
+        self,
+        last: int = 20,
+        since_ns: int | None = None,
+        model: str | None = None,
+        spikes_only: bool = False,
+    ) -> list[bytes]:
+        """Answers (JSON) of the newest `last` that fit, oldest first. `since_ns`: wall clock."""
+
+        def fits(row: rows.Row) -> bool:
+            return (
+                (row.is_spike or not spikes_only)
+                and (model is None or row.model == model)
+                and (since_ns is None or row.arrival_ns >= since_ns)
+            )
+
+        with self._lock:
+            found = self._ask(
+                lambda db: reader.select(
+                    db, last=last, since_ns=since_ns, model=model, spikes_only=spikes_only
+                )
+            )
+            pending = self._pending.copy()
+        kept = [item for item in found if item[0] not in pending]
+        kept += [(row.id, row.arrival_ns, row.answer) for row in pending.values() if fits(row)]
+        kept.sort(key=lambda item: (item[1], item[0]))
+        return [item[2] for item in kept[-last:]]
+
+    def get(self, number: int) -> bytes | None:
+        """The answer of one request with its detail, as JSON; None: no such id."""
+        with self._lock:
+            row = self._pending.get(number)
+            pair = (row.answer, row.detail) if row else self._ask(lambda db: reader.one(db, number))
+        return None if pair is None else rows.detail_from(pair)
+
+    def evidence(self, number: int) -> Evidence | None:
+        """The evidence of one request; None: no such id."""
+        with self._lock:
+            row = self._pending.get(number)
+            blob = row.evidence if row else self._ask(lambda db: reader.evidence(db, number))
+        return None if blob is None else rows.evidence_from(blob)
+
+    def ids(self, since_ns: int, last: int = 1000) -> list[int]:
+        """Ids of the newest `last` requests since (wall clock), oldest first."""
+        with self._lock:
+            found = self._ask(lambda db: reader.ids(db, since_ns, last))
+            pending = [row.id for row in self._pending.values() if row.arrival_ns >= since_ns]
+        return sorted({*found, *pending})[-last:]
+
+    def warm(
+        self, server: str, model: str, kind: str, n: int = 50, wall_offset_ns: int = 0
+    ) -> list[Warm]:
+        """The newest `n` warm requests of one kind, oldest first; times on the monotonic clock
+        that is `wall_offset_ns` behind the wall clock (negative: before this boot)."""
+        with self._lock:
+            return self._ask(
+                lambda db: reader.warm(
+                    db, server, model, kind, count=n, wall_offset_ns=wall_offset_ns
+                )
+            )
+
+    def warm_context(self, n: int = 50, wall_offset_ns: int = 0) -> list[Warm]:
+        """`warm` of every kind there is: what a new pipeline starts with."""
+        return [
+            item
+            for server, model, kind, _ in self._groups()
+            for item in self.warm(server, model, kind, n, wall_offset_ns)
+        ]
+
+    def last_models(self) -> dict[str, str]:
+        """The model each server served last."""
+        return {server: model for server, model, _, _ in self._groups()}
+
+    def models(self) -> dict[tuple[str, str], int]:
+        """When each (server, model) was last used: wall clock, nanoseconds."""
+        return {(server, model): last_ns for server, model, _, last_ns in self._groups()}
+
+    def size_bytes(self) -> int:
+        """Size of the history's file."""
+        with self._lock:
+            return self._ask(reader.size)[1]
+
+    def _groups(self) -> list[tuple[str, str, str, int]]:
+        with self._lock:
+            return self._ask(reader.groups)
+
+    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._retry_damage(question)
+        except sqlite3.Error as error:
+            raise database.trouble(self.path, error) from error
+
+    def _retry_damage(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do it; when the file turns out damaged, once more on a new one."""
+        try:
+            return work(self._connection)
+        except sqlite3.DatabaseError as error:
+            if not database.is_damage(error):
+                raise
+            self._connection.close()
+            database.move_aside(self.path, error, self._warn)
+            self._connection = database.connect(self.path, self._warn)
+            writer.reserve_ids(self._connection, self._reserved)
+            return work(self._connection)
+
+
+def put_rows(store: Store, encoded: Iterable[rows.Row]) -> None:
+    """Write ready rows in one transaction: for filling a history in benchmarks."""
+    with store._lock:
+        writer.put(store._connection, encoded, None)

@@ -1,0 +1,116 @@
+"""Questions to the history, each one statement that an index answers."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from tracer.records import Warm
+
+
+def select(
+    connection: sqlite3.Connection,
+    *,
+    last: int,
+    since_ns: int | None,
+    model: str | None,
+    spikes_only: bool,
+) -> list[tuple[int, int, bytes]]:
+    """(id, arrival, answer) of the newest `last` requests that fit, newest first."""
+    conditions, values = [], list[object]()
+    if spikes_only:
+        conditions.append("is_spike = 1")
+    if model is not None:
+        conditions.append("model = ?")
+        values.append(model)
+    if since_ns is not None:
+        conditions.append("arrival_ns >= ?")
+        values.append(since_ns)
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    # Only fixed words above are put into the statement.
+    statement = (
+        f"SELECT id, arrival_ns, answer FROM requests {where} "  # noqa: S608
+        "ORDER BY arrival_ns DESC, id DESC LIMIT ?"
+    )
+    return connection.execute(statement, [*values, last]).fetchall()
+
+
+def one(connection: sqlite3.Connection, number: int) -> tuple[bytes, bytes] | None:
+    """(answer, compressed detail) of a request."""
+    row: tuple[bytes, bytes] | None = connection.execute(
+        "SELECT answer, detail FROM requests JOIN details USING (id) WHERE id = ?", (number,)
+    ).fetchone()
+    return row
+
+
+def evidence(connection: sqlite3.Connection, number: int) -> bytes | None:
+    """Compressed evidence of a request."""
+    row = connection.execute("SELECT evidence FROM details WHERE id = ?", (number,)).fetchone()
+    return None if row is None else row[0]
+
+
+def ids(connection: sqlite3.Connection, since_ns: int, last: int) -> list[int]:
+    """Ids of the newest `last` requests that arrived since, oldest first."""
+    found = connection.execute(
+        "SELECT id FROM requests WHERE arrival_ns >= ? ORDER BY arrival_ns DESC, id DESC LIMIT ?",
+        (since_ns, last),
+    ).fetchall()
+    return [row[0] for row in reversed(found)]
+
+
+def warm(
+    connection: sqlite3.Connection,
+    server: str,
+    model: str,
+    kind: str,
+    *,
+    count: int,
+    wall_offset_ns: int,
+) -> list[Warm]:
+    """The newest `count` warm requests of one kind, oldest first."""
+    found = connection.execute(
+        "SELECT arrival_ns, ttft_ns, prompt_tokens, phases FROM requests "
+        "WHERE warm = 1 AND server = ? AND model = ? AND kind = ? AND ttft_ns IS NOT NULL "
+        "ORDER BY arrival_ns DESC LIMIT ?",
+        (server, model, kind, count),
+    ).fetchall()
+    return [
+        Warm(
+            ts_ns=arrival_ns - wall_offset_ns,
+            server=server,
+            model=model,
+            kind=kind,
+            ttft_ns=ttft_ns,
+            prompt_tokens=prompt_tokens,
+            phases_ns=msgspec.json.decode(phases, type=dict[str, int]),
+        )
+        for arrival_ns, ttft_ns, prompt_tokens, phases in reversed(found)
+    ]
+
+
+def groups(connection: sqlite3.Connection) -> list[tuple[str, str, str, int]]:
+    """Each (server, model, kind) seen, with when it was last used (wall clock)."""
+    return connection.execute(
+        "SELECT server, model, kind, last_ns FROM seen ORDER BY last_ns, server, model, kind"
+    ).fetchall()
+
+
+def highest_id(connection: sqlite3.Connection) -> int:
+    """The highest id kept, 0 for none."""
+    return int(connection.execute("SELECT coalesce(max(id), 0) FROM requests").fetchone()[0])
+
+
+def reserved_id(connection: sqlite3.Connection) -> int:
+    """The first id that no earlier run can have used."""
+    row = connection.execute("SELECT value FROM counters WHERE name = 'reserved_id'").fetchone()
+    return 1 if row is None else int(row[0])
+
+
+def size(connection: sqlite3.Connection) -> tuple[int, int]:
+    """(bytes in use, bytes of the file)."""
+    pages, free, page = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * page, pages * page
