@@ -343,11 +343,30 @@ class Warm(Record, frozen=True, kw_only=True, tag="warm"):
     phases_ns: dict[str, int]
 
 
+class Known(msgspec.Struct, frozen=True, array_like=True):
+    """A request that was numbered before the recording began.
+
+    `told`, `done`: its first token, its end was reported. `hops`: exchanges linked to it.
+    """
+
+    xid: int
+    id: int
+    told: bool
+    done: bool
+    runner: int | None
+    hops: tuple[int, ...]
+
+
 class Start(Record, frozen=True, kw_only=True, tag="start"):
-    """The next request id, and the last model each server served."""
+    """The next request id, and the last model each server served.
+
+    `known`: requests of the context. `ready_ns`: when a process first proved ready, by tgid.
+    """
 
     next_id: int
     last_model: dict[str, str] = msgspec.field(default_factory=dict)
+    known: tuple[Known, ...] = ()
+    ready_ns: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 AnyRecord = (
