@@ -1,0 +1,43 @@
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench wheel clean setup setup-demo setup-bench bpf
+
+PYTHON := .venv/bin/python
+DEMO := --out build/demo --models build/models
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: setup-demo bpf ## set up, drive a real server through nine scenarios, explain each first token
+	@$(PYTHON) -m demo $(DEMO)
+
+test: setup-demo bpf ## set up, then linters and all tests this machine can run
+	@$(PYTHON) -m pytest $(ARGS)
+
+lint: setup bpf ## ruff, mypy --strict, clang-format
+	@$(PYTHON) -m pytest -q tests/lint
+
+bench: setup-bench bpf ## set up, then measure each budget against an untraced server
+	@$(PYTHON) -m bench
+
+wheel: setup bpf ## build dist/*.whl, with the BPF objects in it
+	@$(PYTHON) -m pip -q wheel --no-deps -w dist .
+
+clean: ## remove all that was made here, .venv and models too
+	rm -rf .venv build dist tracer/kernel/objects *.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+setup:
+	@scripts/setup.sh test
+
+setup-demo:
+	@scripts/setup.sh demo
+
+setup-bench:
+	@scripts/setup.sh bench
+
+bpf: build/bpf.stamp
+
+build/bpf.stamp: $(wildcard bpf/*.c bpf/*.h) build_bpf.py
+	@if command -v clang >/dev/null; then $(PYTHON) build_bpf.py && touch $@; fi

@@ -1,0 +1,101 @@
+#!/bin/sh
+# Makes this checkout ready: Debian packages through apt, everything else into .venv and build/.
+# Quick when all is there. Uses the machine's own apt and pip configuration.
+#
+#   scripts/setup.sh test     what the build and the tests without the real server need
+#   scripts/setup.sh demo     and the real server with two models
+#   scripts/setup.sh bench    and the peers that the benchmark compares with
+set -eu
+cd "$(dirname "$0")/.."
+
+what=${1:-test}
+extras=test
+packages="clang libbpf-dev libbpf1"
+case $what in
+test) ;;
+demo) extras=test,demo ;;
+bench) extras=test,demo packages="$packages strace bpftrace" ;;
+*) echo "usage: scripts/setup.sh test|demo|bench" >&2 && exit 2 ;;
+esac
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2 && exit 1; }
+
+missing_packages() {
+	for package in "$@"; do
+		status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+		[ "$status" = "install ok installed" ] || printf '%s ' "$package"
+	done
+}
+
+# Another apt may run (unattended upgrades on a fresh machine): wait for its locks.
+apt() {
+	attempt=0
+	until DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600 "$@" >build/apt.log 2>&1; do
+		attempt=$((attempt + 1))
+		if ! grep -q 'Could not get lock' build/apt.log || [ $attempt -gt 120 ]; then
+			return 1
+		fi
+		[ $attempt -gt 1 ] || say "waiting for another apt to finish"
+		sleep 5
+	done
+}
+
+install_packages() {
+	wanted=$(missing_packages "$@")
+	[ -n "$wanted" ] || return 0
+	command -v apt-get >/dev/null || fail "missing: $wanted" "install them; only Debian's apt is known here"
+	[ "$(id -u)" = 0 ] || return 1
+	say "installing Debian packages: $wanted"
+	# shellcheck disable=SC2086 # a list of names
+	apt install -y --no-install-recommends $wanted && return 0
+	say "refreshing the package lists"
+	apt update || { cat build/apt.log >&2 && fail "apt-get update failed" "see the lines above"; }
+	# shellcheck disable=SC2086
+	apt install -y --no-install-recommends $wanted && return 0
+	cat build/apt.log >&2
+	fail "apt-get install failed" "see the lines above"
+}
+
+# Prints a Python of 3.11 or later; with `venv`: only one that can make environments.
+find_python() {
+	for python in ${PYTHON:-} python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+		"$python" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || continue
+		[ "${1:-}" != venv ] || "$python" -c "import ensurepip, venv" 2>/dev/null || continue
+		command -v "$python" && return 0
+	done
+	return 1
+}
+
+make_venv() {
+	find_python >/dev/null || fail "no Python 3.11 or later" "set PYTHON to one"
+	if ! find_python venv >/dev/null; then
+		install_packages python3-venv ||
+			fail "this Python cannot make environments" "as root: apt-get install python3-venv"
+	fi
+	python=$(find_python venv) || fail "no Python with venv" "apt-get install python3-venv"
+	say "making .venv with $python"
+	"$python" -m venv --clear .venv
+}
+
+mkdir -p build
+bpf=yes
+# shellcheck disable=SC2086
+if ! install_packages $packages; then
+	say "not root, so these Debian packages cannot be installed: $(missing_packages $packages)"
+	say "hint: as root: apt-get install $(missing_packages $packages)"
+	command -v clang >/dev/null || bpf=no
+fi
+
+.venv/bin/python -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || make_venv
+stamp=$(cat pyproject.toml build_bpf.py scripts/setup.sh | cksum | tr ' ' -)-$extras-$bpf
+if [ "$(cat .venv/setup.stamp 2>/dev/null)" != "$stamp" ]; then
+	say "installing Python packages into .venv (a few hundred MB with the demo's)"
+	[ $bpf = yes ] || export TTFT_BUILD_BPF=0
+	.venv/bin/python -m pip install -q --disable-pip-version-check -e ".[$extras]" ||
+		fail "pip could not install what pyproject.toml names" "see the lines above"
+	echo "$stamp" >.venv/setup.stamp
+fi
+if [ $what != test ]; then
+	.venv/bin/python -m tests.workloads.models build/models
+fi
