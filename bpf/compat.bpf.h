@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Every difference between kernels, told by what exists in their BTF, never by
+ * version number.
+ */
+#ifndef TTFT_COMPAT_BPF_H
+#define TTFT_COMPAT_BPF_H
+
+#include "common.bpf.h"
+
+#if defined(__TARGET_ARCH_x86)
+#define SYS_READ 0
+#define SYS_OPEN 2
+#define SYS_MMAP 9
+#define SYS_MUNMAP 11
+#define SYS_PREAD64 17
+#define SYS_READV 19
+#define SYS_MADVISE 28
+#define SYS_OPENAT 257
+#define SYS_PREADV 295
+#define SYS_PREADV2 327
+#elif defined(__TARGET_ARCH_arm64)
+#define SYS_OPEN -2 /* arm64 never had it */
+#define SYS_OPENAT 56
+#define SYS_READ 63
+#define SYS_READV 65
+#define SYS_PREAD64 67
+#define SYS_PREADV 69
+#define SYS_MUNMAP 215
+#define SYS_MMAP 222
+#define SYS_MADVISE 233
+#define SYS_PREADV2 286
+#endif
+#define SYS_OPENAT2 437
+
+struct syscall_args {
+	u64 a0, a1, a2, a3, a4, a5;
+};
+
+INLINE struct syscall_args syscall_args(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (struct syscall_args){regs->di, regs->si, regs->dx, regs->r10, regs->r8, regs->r9};
+#else
+	return (struct syscall_args){regs->orig_x0, regs->regs[1], regs->regs[2],
+				     regs->regs[3], regs->regs[4], regs->regs[5]};
+#endif
+}
+
+INLINE long syscall_number(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+/* 32-bit calls have numbers of their own. */
+INLINE bool is_compat_syscall(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	return task->thread_info.status & 2; /* TS_COMPAT */
+#else
+	return false;
+#endif
+}
+
+/* bpf_rdonly_cast (a35b9af4ec2c, 6.2) makes a walked pointer typed: plain loads instead
+ * of a helper call for each field. The loader says by an option whether it is there.
+ */
+extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
+
+#define CAST(type, ptr) ((struct type *)bpf_rdonly_cast(ptr, bpf_core_type_id_kernel(struct type)))
+
+/* memdesc_flags_t: 53fbef56e07d (6.18); before, folio.flags was an unsigned long. */
+struct folio___flat {
+	unsigned long flags;
+	unsigned long _flags_1;
+	unsigned char _folio_order;
+} __attribute__((preserve_access_index));
+
+/* Pages of a folio. The order is in _flags_1 since ebc1baf5c9b4 (6.6). */
+INLINE u64 folio_pages(struct folio *folio)
+{
+	struct folio___flat *flat = (void *)folio;
+	unsigned long flags;
+
+	if (bpf_core_type_exists(memdesc_flags_t))
+		flags = folio->flags.f;
+	else
+		flags = flat->flags;
+	if (!(flags & (1ul << bpf_core_enum_value(enum pageflags, PG_head))))
+		return 1;
+	if (bpf_core_field_exists(flat->_folio_order))
+		return 1ul << (flat->_folio_order & 31);
+	return 1ul << (folio->_flags_1 & 31);
+}
+
+/* mm_lock_seq counts write locks of the memory map, so any change of it: an int since
+ * 5e31275cc997 (6.4), a seqcount since eb449bd96954 (6.14).
+ */
+struct mm_struct___int {
+	int mm_lock_seq;
+} __attribute__((preserve_access_index));
+
+INLINE u64 mm_generation(struct mm_struct *mm)
+{
+	struct mm_struct___int *old = (void *)mm;
+
+	if (bpf_core_field_exists(mm->mm_lock_seq.sequence))
+		return mm->mm_lock_seq.sequence;
+	if (bpf_core_field_exists(old->mm_lock_seq))
+		return (u32)old->mm_lock_seq;
+	return (u64)(u32)mm->map_count << 32 ^ mm->total_vm;
+}
+
+#endif

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* What watched processes do with large files, by system call. */
+#include "spans.bpf.h"
+
+struct iovec {
+	u64 base, len;
+};
+
+enum call_class {
+	CALL_OTHER,
+	CALL_OPEN,
+	CALL_READ,
+	CALL_MMAP,
+	CALL_MAPPING,
+};
+
+INLINE enum call_class classify(long nr)
+{
+	switch (nr) {
+	case SYS_READ:
+	case SYS_PREAD64:
+	case SYS_READV:
+	case SYS_PREADV:
+	case SYS_PREADV2:
+		return CALL_READ;
+	case SYS_OPEN:
+	case SYS_OPENAT:
+	case SYS_OPENAT2:
+		return CALL_OPEN;
+	case SYS_MMAP:
+		return CALL_MMAP;
+	case SYS_MADVISE:
+	case SYS_MUNMAP:
+		return CALL_MAPPING;
+	}
+	return CALL_OTHER;
+}
+
+/* Does this read begin at the first byte? preadv2 at -1 uses the file's position. */
+INLINE bool reads_start(long nr, const struct syscall_args *args, const struct file_facts *f)
+{
+	if (nr == SYS_READ || nr == SYS_READV || (nr == SYS_PREADV2 && args->a3 == ~0ull))
+		return f->pos == 0;
+	return args->a3 == 0;
+}
+
+INLINE bool enter_read(struct thread *t, struct task_struct *task, long nr,
+		       const struct syscall_args *args)
+{
+	struct file_facts f = {};
+
+	if (!file_facts(file_of_fd(task, (s32)args->a0), &f) ||
+	    !resolve(t, &f, (s32)args->a0, &t->file))
+		return false;
+	t->op = f.flags & O_DIRECT ? TTFT_OP_READ_DIRECT : TTFT_OP_READ;
+	t->want_magic = t->seen_magic != 2 && reads_start(nr, args, &f);
+	return true;
+}
+
+INLINE bool enter_mmap(struct thread *t, struct task_struct *task, const struct syscall_args *args)
+{
+	struct file_facts f = {};
+
+	if (args->a3 & MAP_ANONYMOUS || !file_facts(file_of_fd(task, (s32)args->a4), &f) ||
+	    !resolve(t, &f, (s32)args->a4, &t->file))
+		return false;
+	t->op = TTFT_OP_MMAP;
+	t->want_magic = t->seen_magic != 2 && args->a5 == 0;
+	return true;
+}
+
+/* madvise, munmap: told by the mapping at the address, which munmap takes away. */
+INLINE bool enter_mapping(struct thread *t, struct task_struct *task, long nr,
+			  const struct syscall_args *args)
+{
+	struct file_facts f = {};
+	struct vma_facts vma;
+
+	if (!find_vma(task, args->a0, &vma) || !file_facts(vma.file, &f) ||
+	    !resolve(t, &f, -1, &t->file))
+		return false;
+	if (t->seen_magic != 2 && vma.pgoff == 0)
+		take_magic(t, &t->file, vma.start, vma.end - vma.start);
+	t->op = nr == SYS_MADVISE ? TTFT_OP_MADVISE : TTFT_OP_MUNMAP;
+	return true;
+}
+
+INLINE int on_enter(struct pt_regs *regs, long nr)
+{
+	enum call_class class = classify(nr);
+	struct task_struct *task;
+	struct syscall_args args;
+	struct thread *t;
+	bool wanted;
+
+	if (class == CALL_OTHER)
+		return 0;
+	task = current_task();
+	if (!is_watched(task) || is_compat_syscall(task))
+		return 0;
+	t = bpf_task_storage_get(&threads, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t) {
+		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
+		return 0;
+	}
+	args = syscall_args(regs);
+	t->call = 0;
+	t->want_magic = 0;
+	if (class == CALL_READ)
+		wanted = enter_read(t, task, nr, &args);
+	else if (class == CALL_MMAP)
+		wanted = enter_mmap(t, task, &args);
+	else if (class == CALL_MAPPING)
+		wanted = enter_mapping(t, task, nr, &args);
+	else
+		wanted = true;
+	if (!wanted)
+		return 0;
+	t->call = nr + 1;
+	t->enter_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+INLINE void exit_open(struct task_struct *task, long nr, const struct syscall_args *args, long ret,
+		      u64 now)
+{
+	struct ttft_file_state *state;
+	struct file_facts f = {};
+	struct ttft_open *rec;
+	u32 token;
+
+	if (!file_facts(file_of_fd(task, ret), &f))
+		return;
+	new_token(f.ptr);
+	token = file_token(f.ptr);
+	state = track(&f, token, ret, nr == SYS_OPEN ? args->a0 : args->a1);
+	if (!state)
+		return;
+	__sync_fetch_and_add(&state->opens, 1);
+	rec = reserve_record(TTFT_OPEN, sizeof(*rec));
+	if (!rec)
+		return;
+	fill_header(&rec->h, TTFT_OPEN, now, bpf_get_current_pid_tgid());
+	rec->file = (struct ttft_file_id){.ino = f.ino, .dev = f.dev, .token = token};
+	rec->size = f.size;
+	rec->open_flags = f.flags;
+	rec->reserved = 0;
+	submit_record(rec, false);
+}
+
+/* Where the first bytes of a read at offset 0, or of a mapping, now lie. */
+INLINE void exit_magic(struct thread *t, long nr, const struct syscall_args *args, long ret)
+{
+	struct iovec first = {.base = args->a1, .len = ret};
+
+	if (nr == SYS_MMAP) {
+		first.base = ret;
+		first.len = args->a1;
+	} else if (nr != SYS_READ && nr != SYS_PREAD64) {
+		if (bpf_probe_read_user(&first, sizeof(first), (void *)args->a1))
+			return;
+		if (first.len > ret)
+			first.len = ret;
+	}
+	take_magic(t, &t->file, first.base, first.len);
+}
+
+INLINE u32 mmap_flags(u64 flags)
+{
+	return (flags & MAP_POPULATE ? TTFT_SPAN_POPULATE : 0) |
+	       (flags & MAP_SHARED ? TTFT_SPAN_SHARED : 0);
+}
+
+INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *args, long ret,
+		       u64 now)
+{
+	struct event e = {
+		.file = t->file,
+		.start_ns = t->enter_ns,
+		.end_ns = now,
+		.tgid_tid = bpf_get_current_pid_tgid(),
+		.op = t->op,
+	};
+
+	if (t->op == TTFT_OP_READ || t->op == TTFT_OP_READ_DIRECT)
+		e.bytes = ret;
+	else
+		e.bytes = args->a1;
+	if (t->op == TTFT_OP_MMAP)
+		e.flags = mmap_flags(args->a3);
+	else if (t->op == TTFT_OP_MADVISE)
+		e.flags = (args->a2 & 0xff) << 8;
+	add_event(&e);
+	if (t->want_magic)
+		exit_magic(t, nr, args, ret);
+}
+
+INLINE int on_exit_call(struct pt_regs *regs, long ret)
+{
+	long nr = syscall_number(regs);
+	struct task_struct *task;
+	struct syscall_args args;
+	struct thread *t;
+	u64 now;
+
+	if (classify(nr) == CALL_OTHER)
+		return 0;
+	task = current_task();
+	t = bpf_task_storage_get(&threads, task, NULL, 0);
+	if (!t || t->call != nr + 1)
+		return 0;
+	now = bpf_ktime_get_ns();
+	t->call = 0;
+	if (ret < 0 && ret >= -4095)
+		return 0;
+	args = syscall_args(regs);
+	if (classify(nr) == CALL_OPEN)
+		exit_open(task, nr, &args, ret, now);
+	else
+		exit_event(t, nr, &args, ret, now);
+	return 0;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(ttft_sys_enter, struct pt_regs *regs, long nr)
+{
+	return on_enter(regs, nr);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(ttft_sys_exit, struct pt_regs *regs, long ret)
+{
+	return on_exit_call(regs, ret);
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The kernel types we read, with only the fields we read. CO-RE finds the
+ * offsets in the running kernel, so no generated vmlinux.h is needed.
+ */
+#ifndef TTFT_KERNEL_H
+#define TTFT_KERNEL_H
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+
+#define __VMLINUX_H__ /* makes libbpf's headers use the types below */
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r10, r9, r8, dx, si, di, orig_ax;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct user_pt_regs {
+	u64 regs[31];
+};
+struct pt_regs {
+	u64 regs[31];
+	u64 orig_x0;
+	s32 syscallno;
+};
+#else
+#error "unsupported architecture"
+#endif
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct kernel_siginfo {
+	int si_code;
+};
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	unsigned short i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	long long i_size;
+	__u32 i_generation;
+};
+
+struct address_space {
+	struct inode *host;
+};
+
+struct file {
+	struct inode *f_inode;
+	unsigned int f_flags;
+	long long f_pos;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct signal_struct {
+	atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
+};
+
+struct seqcount {
+	unsigned int sequence;
+};
+typedef struct seqcount seqcount_t;
+
+struct mm_struct {
+	int map_count;
+	unsigned long total_vm;
+	seqcount_t mm_lock_seq;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
+};
+
+struct thread_info {
+	u32 status;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	struct mm_struct *mm;
+	int exit_code;
+	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	struct files_struct *files;
+	struct signal_struct *signal;
+	char comm[16];
+};
+
+struct linux_binprm {
+	const char *filename;
+};
+
+typedef struct {
+	unsigned long f;
+} memdesc_flags_t;
+
+struct folio {
+	memdesc_flags_t flags;
+	struct address_space *mapping;
+	unsigned long _flags_1;
+};
+
+enum pageflags {
+	PG_head = 6,
+};
+
+#pragma clang attribute pop
+
+#if defined(__TARGET_ARCH_x86)
+#define TTFT_PERF_REGS 21
+#else
+#define TTFT_PERF_REGS 34
+#endif
+
+/* The context of perf_event programs (uapi linux/bpf_perf_event.h): not relocated. */
+struct bpf_perf_event_data {
+	u64 regs[TTFT_PERF_REGS];
+	u64 sample_period;
+	u64 addr;
+};
+
+#define S_IFMT 0170000
+#define S_IFREG 0100000
+
+#if defined(__TARGET_ARCH_arm64)
+#define O_DIRECT 0200000
+#else
+#define O_DIRECT 040000
+#endif
+
+#define ENOENT 2
+#define E2BIG 7
+#define EEXIST 17
+
+#define MAP_SHARED 0x01
+#define MAP_ANONYMOUS 0x20
+#define MAP_POPULATE 0x8000
+
+#endif

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* A struct reached only through a ring pointer is missing from BTF: these keep the
+ * records in, for the layout test.
+ */
+#include "common.bpf.h"
+
+struct ttft_fork *unused_fork __attribute__((unused));
+struct ttft_exec *unused_exec __attribute__((unused));
+struct ttft_exit *unused_exit __attribute__((unused));
+struct ttft_signal *unused_signal __attribute__((unused));
+struct ttft_file *unused_file __attribute__((unused));
+struct ttft_open *unused_open __attribute__((unused));
+struct ttft_magic *unused_magic __attribute__((unused));
+struct ttft_span *unused_span __attribute__((unused));
+struct ttft_insert *unused_insert __attribute__((unused));
+struct ttft_listen *unused_listen __attribute__((unused));
+struct ttft_connect *unused_connect __attribute__((unused));
+struct ttft_take *unused_take __attribute__((unused));
+struct ttft_packet *unused_packet __attribute__((unused));
+enum ttft_kind unused_kind __attribute__((unused));
+enum ttft_op unused_op __attribute__((unused));
+enum ttft_loss unused_loss __attribute__((unused));

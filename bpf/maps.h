@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Keys and values of the maps that user space reads; checked by the layout test
+ * like records.h.
+ */
+#ifndef TTFT_MAPS_H
+#define TTFT_MAPS_H
+
+struct ttft_file_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 reserved;
+};
+
+struct ttft_file_state {
+	__u64 size;
+	__u64 inserted;	    /* pages that came into the page cache, exact */
+	__u64 run_start_ns; /* the open INSERT span; 0: none yet */
+	__u64 run_end_ns;
+	__u64 run_pages;
+	__u32 run_tgid;
+	__u32 run_tid;
+	__u32 generation; /* of the inode: another one is another file */
+	__u32 opens;
+	__u32 magic; /* first bytes: 0 not seen, 1 fewer than TTFT_MAGIC_LEN, 2 seen */
+	__u32 reserved;
+};
+
+struct ttft_span_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 tid;
+	__u32 op;
+	__u32 reserved;
+};
+
+/* A copy with begin != end was taken during an update. */
+struct ttft_span_state {
+	__u32 begin;
+	__u32 tgid;
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 busy_ns;
+	__u64 bytes;
+	__u32 count;
+	__u32 token;
+	__u32 flags;
+	__u32 end;
+};
+
+struct ttft_total_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 tgid;
+	__u32 op;
+	__u32 reserved;
+};
+
+struct ttft_total {
+	__u64 count;
+	__u64 bytes;
+	__u64 busy_ns;
+};
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which files are followed, and how a struct file becomes an identity. */
+#ifndef TTFT_TRACKED_BPF_H
+#define TTFT_TRACKED_BPF_H
+
+#include "compat.bpf.h"
+#include "maps.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct ttft_file_key);
+	__type(value, struct ttft_file_state);
+} files SEC(".maps");
+
+struct { /* struct file to token: the newest open() through that address */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u32);
+} tokens SEC(".maps");
+
+/* Grows when a tracked file is opened: what threads remember of a struct file is void then. */
+u64 open_generation;
+
+#define VMA_SLOTS 2
+
+struct vma_slot {	/* what a thread remembers of a mapping */
+	u64 start, end; /* end 0: nothing */
+	u64 generation;
+	u64 pgoff;
+	struct ttft_file_id file; /* ino 0: not a tracked file */
+};
+
+struct thread {
+	/* the system call it is in */
+	u64 enter_ns;
+	u64 call; /* number + 1; 0: none of interest */
+	struct ttft_file_id file;
+	u32 op;
+	u32 want_magic;
+	/* the tracked file it used last */
+	u64 seen_ptr;
+	u64 seen_generation;
+	struct ttft_file_id seen;
+	u32 seen_magic;
+	u32 next_slot;
+	/* the fault it is in */
+	u64 fault_ns;
+	u64 fault_addr;
+	struct vma_slot slots[VMA_SLOTS];
+};
+
+struct { /* threads of watched processes */
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct file_facts {
+	u64 ptr;
+	u64 size;
+	u64 ino;
+	u64 pos;
+	u32 dev;
+	u32 flags;
+	u32 generation;
+	u32 mode;
+};
+
+INLINE void read_facts(u64 ptr, struct file_facts *f)
+{
+	struct file *file = (void *)ptr;
+	struct inode *inode;
+
+	f->ptr = ptr;
+	if (options.rdonly_cast) {
+		file = CAST(file, file);
+		inode = file->f_inode;
+		f->mode = inode->i_mode;
+		f->size = inode->i_size;
+		f->ino = inode->i_ino;
+		f->dev = inode->i_sb->s_dev;
+		f->generation = inode->i_generation;
+		f->flags = file->f_flags;
+		f->pos = file->f_pos;
+		return;
+	}
+	inode = BPF_CORE_READ(file, f_inode);
+	f->mode = BPF_CORE_READ(inode, i_mode);
+	f->size = BPF_CORE_READ(inode, i_size);
+	f->ino = BPF_CORE_READ(inode, i_ino);
+	f->dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	f->generation = BPF_CORE_READ(inode, i_generation);
+	f->flags = BPF_CORE_READ(file, f_flags);
+	f->pos = BPF_CORE_READ(file, f_pos);
+}
+
+/* Facts about a regular file large enough to follow. */
+INLINE bool file_facts(u64 ptr, struct file_facts *f)
+{
+	if (!ptr)
+		return false;
+	read_facts(ptr, f);
+	return (f->mode & S_IFMT) == S_IFREG && f->size >= options.min_file_size;
+}
+
+INLINE u64 file_of_fd(struct task_struct *task, s64 fd)
+{
+	struct fdtable *table;
+	u64 ptr = 0;
+
+	if (!task->files)
+		return 0;
+	table = task->files->fdt;
+	if (fd < 0 || fd >= table->max_fds)
+		return 0;
+	bpf_probe_read_kernel(&ptr, sizeof(ptr), table->fd + fd);
+	return ptr;
+}
+
+INLINE u32 mix(u64 x)
+{
+	x ^= options.token_secret;
+	x ^= x >> 33;
+	x *= 0xff51afd7ed558ccdull;
+	x ^= x >> 33;
+	x *= 0xc4ceb9fe1a85ec53ull;
+	x ^= x >> 33;
+	return (u32)x ? (u32)x : 1;
+}
+
+INLINE u32 file_token(u64 ptr)
+{
+	u32 *known = bpf_map_lookup_elem(&tokens, &ptr), token;
+
+	if (known)
+		return *known;
+	token = mix(ptr);
+	bpf_map_update_elem(&tokens, &ptr, &token, BPF_NOEXIST);
+	return token;
+}
+
+/* A further open() gives the same struct file another token. */
+INLINE void new_token(u64 ptr)
+{
+	u32 token = mix(ptr + ((u64)bpf_get_prandom_u32() << 32));
+
+	bpf_map_update_elem(&tokens, &ptr, &token, BPF_ANY);
+	__sync_fetch_and_add(&open_generation, 1);
+}
+
+INLINE void emit_file(const struct file_facts *f, u32 token, s32 fd, u64 user_name)
+{
+	struct ttft_file *rec = reserve_record(TTFT_FILE, sizeof(*rec));
+
+	if (!rec)
+		return;
+	fill_header(&rec->h, TTFT_FILE, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
+	rec->file = (struct ttft_file_id){.ino = f->ino, .dev = f->dev, .token = token};
+	rec->size = f->size;
+	rec->fd = fd;
+	rec->reserved = 0;
+	rec->name[0] = 0;
+	if (user_name &&
+	    bpf_probe_read_user_str(rec->name, sizeof(rec->name), (void *)user_name) < 0)
+		rec->name[0] = 0;
+	submit_record(rec, true);
+}
+
+/* The state of a file, begun at first sight; NULL when the table is full. */
+INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 fd, u64 user_name)
+{
+	struct ttft_file_key key = {.ino = f->ino, .dev = f->dev};
+	struct ttft_file_state *state = bpf_map_lookup_elem(&files, &key);
+	struct ttft_file_state fresh = {.size = f->size, .generation = f->generation};
+
+	if (state && state->generation == f->generation && state->size == f->size)
+		return state;
+	if (state) { /* put there by user space, or it grew, or the number was used again */
+		if (state->generation != f->generation)
+			state->magic = 0;
+		state->generation = f->generation;
+		state->size = f->size;
+	} else {
+		if (bpf_map_update_elem(&files, &key, &fresh, BPF_NOEXIST) == -E2BIG)
+			count_lost(TTFT_FILE, TTFT_LOSS_TABLE);
+		state = bpf_map_lookup_elem(&files, &key);
+		if (!state)
+			return NULL;
+	}
+	emit_file(f, token, fd, user_name);
+	return state;
+}
+
+/* Identity of a file the thread uses, tracked from now on; false: not followed. */
+INLINE bool resolve(struct thread *t, const struct file_facts *f, s32 fd, struct ttft_file_id *id)
+{
+	struct ttft_file_state *state;
+	u64 generation = open_generation;
+	u32 token;
+
+	if (t->seen_ptr == f->ptr && t->seen.ino == f->ino && t->seen.dev == f->dev &&
+	    t->seen_generation == generation) {
+		*id = t->seen;
+		return true;
+	}
+	token = file_token(f->ptr);
+	state = track(f, token, fd, 0);
+	if (!state)
+		return false;
+	id->ino = f->ino;
+	id->dev = f->dev;
+	id->token = token;
+	t->seen_ptr = f->ptr;
+	t->seen_generation = generation;
+	t->seen = *id;
+	t->seen_magic = state->magic;
+	return true;
+}
+
+/* First bytes of a file out of the process's own memory, where `len` of them lie. */
+INLINE void take_magic(struct thread *t, const struct ttft_file_id *id, u64 user, u64 len)
+{
+	struct ttft_file_key key = {.ino = id->ino, .dev = id->dev};
+	struct ttft_file_state *state = bpf_map_lookup_elem(&files, &key);
+	struct ttft_magic *rec;
+	u32 want = len < TTFT_MAGIC_LEN ? (u32)len & (TTFT_MAGIC_LEN - 1) : TTFT_MAGIC_LEN;
+
+	if (!state)
+		return;
+	t->seen_magic = state->magic;
+	if (state->magic == 2 || want < 4 || (state->magic == 1 && want < TTFT_MAGIC_LEN))
+		return;
+	rec = reserve_record(TTFT_MAGIC, sizeof(*rec));
+	if (!rec)
+		return;
+	fill_header(&rec->h, TTFT_MAGIC, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
+	rec->h.flags = want;
+	rec->file = *id;
+	__builtin_memset(rec->bytes, 0, sizeof(rec->bytes));
+	if (bpf_probe_read_user(rec->bytes, want, (void *)user)) {
+		bpf_ringbuf_discard(rec, BPF_RB_NO_WAKEUP); /* not there yet: tried again later */
+		return;
+	}
+	state->magic = want == TTFT_MAGIC_LEN ? 2 : 1;
+	t->seen_magic = state->magic;
+	submit_record(rec, true);
+}
+
+struct vma_facts {
+	u64 start, end, pgoff, file;
+};
+
+static long note_vma(struct task_struct *task, struct vm_area_struct *vma, struct vma_facts *out)
+{
+	out->start = vma->vm_start;
+	out->end = vma->vm_end;
+	out->pgoff = vma->vm_pgoff;
+	/* a plain number: pointers cannot be hashed */
+	bpf_core_read(&out->file, sizeof(out->file), &vma->vm_file);
+	return 0;
+}
+
+/* What is mapped at `addr`; false with the loss counted when it cannot be told now. */
+INLINE bool find_vma(struct task_struct *task, u64 addr, struct vma_facts *out)
+{
+	long err;
+
+	*out = (struct vma_facts){};
+	err = bpf_find_vma(task, addr, note_vma, out, 0);
+	if (err == -ENOENT)
+		return true;
+	if (err)
+		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+	return !err;
+}
+
+#endif
