@@ -1,0 +1,65 @@
+"""One file's share of the page cache: asked for, and emptied."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+from tests.workloads.waiting import wait_for
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def cached_bytes(path: Path) -> int:
+    """Bytes of the file that are in the page cache (mincore of a mapping nobody touches)."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), f"mmap {path}")
+        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        try:
+            if _libc.mincore(address, size, pages) != 0:
+                raise OSError(ctypes.get_errno(), f"mincore {path}")
+        finally:
+            _libc.munmap(address, size)
+    finally:
+        os.close(fd)
+    return sum(byte & 1 for byte in pages.raw[: len(pages)]) * mmap.PAGESIZE
+
+
+def drop(path: Path, timeout_s: float = 10.0) -> None:
+    """Puts the file out of the page cache, and makes sure that it is out."""
+
+    def gone() -> bool:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)  # only clean pages are dropped
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+        return cached_bytes(path) == 0
+
+    wait_for(gone, timeout_s, f"the page cache to let go of {path}")
+
+
+def fill(path: Path) -> None:
+    """Reads the file, so that all of it is in the page cache."""
+    with path.open("rb") as file:
+        while file.read(1 << 20):
+            pass
