@@ -118,6 +118,6 @@ def _links(folder: str) -> Iterator[str]:
 def netns(tgid: int) -> int:
     """Inode number of its network namespace; 0 when unknown."""
     try:
-        return os.stat(f"/proc/{tgid}/ns/net").st_ino  # noqa: PTH116 - hot, no Path wanted
+        return os.stat(f"/proc/{tgid}/ns/net").st_ino
     except OSError:
         return 0

@@ -6,12 +6,15 @@ and is needed once: the daemon learns of later sockets from the kernel. Prints J
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from typing import Any
 
 import msgspec
+
+from tracer.host import proc
 
 _LISTEN = 10
 _ESTABLISHED = 1
@@ -41,7 +44,8 @@ def _dump(tgid: int) -> Namespace:
     from pyroute2 import DiagSocket
     from pyroute2.netns import setns
 
-    setns(f"/proc/{tgid}/ns/net")
+    if proc.netns(tgid) != proc.netns(os.getpid()):
+        setns(f"/proc/{tgid}/ns/net")
     states = 1 << _LISTEN | 1 << _ESTABLISHED
     tcp: list[TcpSocket] = []
     with DiagSocket() as diag:

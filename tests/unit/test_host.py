@@ -1,0 +1,135 @@
+"""What is read of real processes, files and sockets on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracer.host import files, proc, sockdiag
+from tracer.records import Command, File
+
+SERVER = """
+import mmap, socket, sys
+from pathlib import Path
+weights = open(sys.argv[1], "rb")
+mapped = mmap.mmap(weights.fileno(), 0, access=mmap.ACCESS_READ)
+mapped[0]
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+class Running:
+    """A process that calls itself llama-server, has a file mapped and listens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.weights = folder / "beta model.gguf"
+        self.weights.write_bytes(b"GGUF" + bytes((3 << 20) - 4))
+        argv = ["llama-server", "-c", SERVER, str(self.weights), "--models-dir", str(folder)]
+        self.process = subprocess.Popen(
+            argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def stop(self) -> None:
+        self.process.communicate(b"")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    server = Running(tmp_path)
+    yield server
+    server.stop()
+
+
+def test_a_process_is_read_whole(running: Running) -> None:
+    tgid = running.process.pid
+    record = proc.process_record(tgid, 5, child=False)
+    assert record is not None
+    assert (record.ts_ns, record.tgid, record.ppid) == (5, tgid, os.getpid())
+    assert record.command == Command(
+        program="llama-server", role="front", options=("ctx-size=" + SERVER[:64],)
+    )
+    assert abs(record.start_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) < 60e9
+    assert tgid in proc.descendants(os.getpid())
+    assert (proc.rss_bytes(tgid) or 0) > 1 << 20
+
+
+def test_a_process_that_is_gone_is_none() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert proc.process_record(child.pid, 0, child=False) is None
+    assert proc.argv(child.pid) == []
+    assert proc.descendants(child.pid) == []
+    assert proc.netns(child.pid) == 0
+
+
+def test_mapped_weights_are_found_with_their_share_in_the_cache(running: Running) -> None:
+    info = running.weights.stat()
+    (found,) = (f for f in files.already_open(running.process.pid, 7) if f.ino == info.st_ino)
+    assert found == File(
+        ts_ns=7, dev=files.kernel_dev(info.st_dev), ino=info.st_ino, size=3 << 20,
+        path=str(running.weights), fmt="gguf", fs=found.fs, device=found.device,
+    )  # fmt: skip
+    assert found.fs is not None
+    share = files.cached_bytes(running.process.pid, found)
+    assert share is None or 0 <= share <= 3 << 20
+
+
+def test_listening_and_established_sockets_are_seen(running: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running.port)) as client:
+        (space,) = sockdiag.Query([running.process.pid]).result()
+        assert space.error is None
+        seen = {(s.state, s.local_port, s.remote_port) for s in space.tcp}
+        assert (10, running.port, 0) in seen
+        assert (1, client.getsockname()[1], running.port) in seen
+    owners = proc.socket_owners([running.process.pid])
+    (listener,) = (s for s in space.tcp if s.state == 10 and s.local_port == running.port)
+    assert owners[listener.inode] == running.process.pid
+
+
+def test_sockets_of_a_process_that_is_gone_are_an_error_not_a_crash() -> None:
+    (space,) = sockdiag.Query([4194305]).result()
+    assert space.tcp == ()
+    assert space.error is not None
+
+
+def test_weights_are_told_by_content() -> None:
+    assert files.format_of_magic(b"GGUF\x03\0\0\0") == "gguf"
+    assert files.format_of_magic((420).to_bytes(8, "little") + b'{"a":') == "safetensors"
+    assert files.format_of_magic(b"\x7fELF\x02\x01\x01\0\0\0\0\0") is None
+    assert files.format_of_magic(b"") is None
+
+
+def test_identity_of_an_opened_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(bytes(2 << 20))
+    with path.open("rb") as file:
+        info = os.fstat(file.fileno())
+        dev = files.kernel_dev(info.st_dev)
+        got = files.identify(
+            ts_ns=1, tgid=os.getpid(), dev=dev, ino=info.st_ino, size=2 << 20,
+            fd=file.fileno(), name="other",
+        )  # fmt: skip
+        assert (got.path, got.fmt) == (str(path), "safetensors")
+        moved = files.identify(
+            ts_ns=1, tgid=os.getpid(), dev=dev, ino=info.st_ino + 1, size=2 << 20,
+            fd=file.fileno(), name="rel.gguf",
+        )  # fmt: skip
+        assert moved.path == str(Path.cwd() / "rel.gguf")
+
+
+@given(st.binary(max_size=32))
+def test_any_first_bytes_are_survived(first: bytes) -> None:
+    assert files.format_of_magic(first) in (None, "gguf", "safetensors", "ggml")

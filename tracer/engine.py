@@ -1,0 +1,107 @@
+"""The one thread that turns what happens into explained requests.
+
+Owns `Live` and `Pipeline`; everything else talks to it through `call()`, or is told by the
+two sinks. The loop waits long while nothing is asked of the server, briefly while a request is open.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from tracer.derived import Derived
+from tracer.live import Live
+from tracer.pipeline import Pipeline
+from tracer.records import AnyRecord
+
+#: How long to let records gather. A ring that fills up, or an urgent record, wakes us at once.
+_IDLE_MS = 200
+_BUSY_MS = 50
+
+T = TypeVar("T")
+RecordSink = Callable[[list[AnyRecord]], None]
+DerivedSink = Callable[[list[Derived]], None]
+
+
+class Engine:
+    """`start()`, then `stop()`. `failed` holds what ended the loop, if anything did."""
+
+    def __init__(
+        self, live: Live, pipeline: Pipeline, on_records: RecordSink, on_derived: DerivedSink
+    ) -> None:
+        self._live = live
+        self._pipeline = pipeline
+        self._on_records = on_records
+        self._on_derived = on_derived
+        self._taps: list[RecordSink] = []
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ttft-engine", daemon=True)
+        self.failed: Future[None] = Future()
+
+    @property
+    def open_requests(self) -> int:
+        """Requests without an end yet."""
+        return len(self._pipeline.open_requests())
+
+    def start(self, context: list[AnyRecord]) -> None:
+        """Begin with `context` and what is running already."""
+        self._take(context + self._live.begin())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take what is left in the rings, then end."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Do `work` in the engine's thread, between two drains."""
+        answer: Future[T] = Future()
+
+        def job() -> None:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(work())
+
+        self._calls.put(job)
+        return answer
+
+    def tap(self, sink: RecordSink) -> Future[list[AnyRecord]]:
+        """From now on `sink` gets every record; the answer is the context they need."""
+
+        def work() -> list[AnyRecord]:
+            self._taps.append(sink)
+            return self._pipeline.snapshot() + self._live.context()
+
+        return self.call(work)
+
+    def untap(self, sink: RecordSink) -> None:
+        self.call(lambda: self._taps.remove(sink))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._step(_BUSY_MS if self.open_requests else _IDLE_MS)
+            self._step(0)
+            self.failed.set_result(None)
+        except BaseException as error:
+            self.failed.set_exception(error)
+            raise
+
+    def _step(self, timeout_ms: int) -> None:
+        self._take(self._live.drain(timeout_ms, busy=self.open_requests > 0))
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def _take(self, records: list[AnyRecord]) -> None:
+        if not records:
+            return
+        self._on_records(records)
+        for tap in self._taps:
+            tap(records)
+        derived = [item for record in records for item in self._pipeline.feed(record)]
+        if derived:
+            self._on_derived(derived)

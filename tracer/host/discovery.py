@@ -1,0 +1,316 @@
+"""Finds servers and their processes, and turns raw kernel events into records.
+
+Knows which processes belong to which server (the tree under a front) and tells the kernel side
+what to watch. Everything it learns leaves as records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import psutil
+
+from tracer.host import files, proc, sockdiag
+from tracer.kernel.wire import Raw, RawExec, RawFile, RawMagic
+from tracer.records import (
+    AnyRecord,
+    Command,
+    Conn,
+    Connect,
+    Exec,
+    Exit,
+    File,
+    Fork,
+    Listen,
+    Server,
+    Unlisten,
+)
+
+_FILES_LIMIT = 4096
+_LISTEN = 10
+#: Interpreters that may turn out to run a server; anything else they run is let go at once.
+INTERPRETERS = ("python", "python3", *(f"python3.{n}" for n in range(9, 16)))
+
+
+class Watchable(Protocol):
+    """What discovery asks of the kernel side; a process or file that is gone is ignored."""
+
+    def watch(self, tgid: int) -> None: ...
+    def unwatch(self, tgid: int) -> None: ...
+    def track_file(self, dev: int, ino: int) -> None: ...
+    def watch_port(self, netns: int, port: int) -> None: ...
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A server the configuration names, by every condition that is given.
+
+    `exe` is the whole path of its executable, `command` a part of its command line, `port`
+    one it listens on. `program` says which known server it behaves like.
+    """
+
+    name: str
+    exe: str | None = None
+    command: str | None = None
+    port: int | None = None
+    program: str = "custom"
+
+    def claims(self, exe: str | None, argv: Sequence[str]) -> bool:
+        """Whether executable and command line fit; never by the port alone."""
+        if self.exe is None and self.command is None:
+            return False
+        return (self.exe is None or self.exe == exe) and (
+            self.command is None or self.command in " ".join(argv)
+        )
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A process of a server; `front` is the tgid at the top of its tree."""
+
+    front: int
+    name: str | None = None
+    program: str = ""
+
+
+class Discovery:
+    """`start()` once, then `translate()` for every raw event, in order."""
+
+    def __init__(self, kernel: Watchable, rules: Iterable[Rule] = ()) -> None:
+        self._kernel = kernel
+        self._rules = tuple(rules)
+        self._tree: dict[int, Member] = {}
+        self._files: dict[tuple[int, int], File] = {}
+        self._ports: dict[tuple[int, int], int] = {}
+        self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
+            RawExec: self._exec,
+            RawFile: self._file,
+            RawMagic: self._magic,
+            Fork: self._fork,
+            Exit: self._exit,
+            Listen: self._listen,
+            Unlisten: self._unlisten,
+        }
+
+    @property
+    def tree(self) -> dict[int, Member]:
+        """Watched processes by tgid."""
+        return self._tree
+
+    def files(self) -> Iterable[File]:
+        return self._files.values()
+
+    def ports_of(self, tgid: int) -> list[tuple[int, int]]:
+        """(netns, port) of the listening sockets a process owns."""
+        return [key for key, owner in self._ports.items() if owner == tgid]
+
+    # --- what is there already ---------------------------------------------------
+
+    def start(self, now_ns: int) -> list[AnyRecord]:
+        """Everything of the servers that are running: processes, mapped files, ports."""
+        records: list[AnyRecord] = []
+        for tgid, command, rule in self._fronts():
+            records += self._adopt(tgid, command, rule, now_ns)
+        return records + self._sockets(now_ns)
+
+    def _fronts(self) -> list[tuple[int, Command, Rule | None]]:
+        """Processes that are servers themselves and not part of another one."""
+        found: dict[int, tuple[Command, Rule | None]] = {}
+        parents: dict[int, int] = {}
+        for process in psutil.process_iter():
+            parents[process.pid] = proc.ppid(process.pid) or 0
+            known = self._recognise(process.pid)
+            if known is not None:
+                found[process.pid] = known
+        return [
+            (tgid, command, rule)
+            for tgid, (command, rule) in found.items()
+            if not _has_ancestor(tgid, parents, found)
+        ]
+
+    def _recognise(self, tgid: int) -> tuple[Command, Rule | None] | None:
+        exe, argv = proc.exe(tgid), proc.argv(tgid)
+        for rule in self._rules:
+            if rule.claims(exe, argv):
+                command = proc.command(tgid, child=False)
+                return command or Command(program=rule.program, role="single"), rule
+        command = proc.command(tgid, child=False)
+        if command is None or command.role not in ("front", "single", "runner"):
+            return None
+        return command, None
+
+    def _adopt(
+        self, tgid: int, command: Command, rule: Rule | None, now_ns: int
+    ) -> list[AnyRecord]:
+        """Watch a front and all below it; children born meanwhile are watched by the kernel."""
+        self._kernel.watch(tgid)
+        name = rule.name if rule else None
+        self._tree[tgid] = Member(tgid, name, command.program)
+        records: list[AnyRecord] = []
+        for member in [tgid, *proc.descendants(tgid)]:
+            if member != tgid:
+                self._kernel.watch(member)
+                self._tree[member] = Member(tgid)
+            record = proc.process_record(member, now_ns, child=member != tgid)
+            if record is None:
+                self._tree.pop(member, None)
+                continue
+            if member == tgid and record.command is None:
+                record = msgspec.structs.replace(record, command=command)
+            records.append(record)
+            records += self._mapped(member, now_ns)
+        return records
+
+    def _mapped(self, tgid: int, now_ns: int) -> list[AnyRecord]:
+        fresh = [f for f in files.already_open(tgid, now_ns) if (f.dev, f.ino) not in self._files]
+        for file in fresh:
+            self._remember(file)
+            self._kernel.track_file(file.dev, file.ino)
+        return list(fresh)
+
+    def _sockets(self, now_ns: int) -> list[AnyRecord]:
+        by_netns = {proc.netns(tgid): tgid for tgid in self._tree}
+        if not by_netns:
+            return []
+        owners = proc.socket_owners(list(self._tree))
+        records: list[AnyRecord] = []
+        for space in sockdiag.Query(list(by_netns.values())).result():
+            netns = proc.netns(space.tgid)
+            records += self._listeners(space, netns, owners, now_ns)
+            records += self._connections(space, netns, owners, now_ns)
+        return records
+
+    def _listeners(
+        self, space: sockdiag.Namespace, netns: int, owners: dict[int, int], now_ns: int
+    ) -> list[AnyRecord]:
+        records: list[AnyRecord] = []
+        for sock in space.tcp:
+            owner = owners.get(sock.inode)
+            if sock.state == _LISTEN and owner is not None:
+                self._kernel.watch_port(netns, sock.local_port)
+                records += self._listen(
+                    Listen(ts_ns=now_ns, tgid=owner, netns=netns, port=sock.local_port)
+                )
+        for owner in {owners[i] for i in space.unix if i in owners}:
+            member = self._tree.get(owner)
+            if member and member.front == owner and not self.ports_of(owner):
+                records.append(_server(member, now_ns, netns, 0, unix=True))
+        return records
+
+    def _connections(
+        self, space: sockdiag.Namespace, netns: int, owners: dict[int, int], now_ns: int
+    ) -> list[AnyRecord]:
+        """Connections from watched processes to watched ports: the hops already open."""
+        found: list[AnyRecord] = []
+        for s in space.tcp:
+            owner = owners.get(s.inode)
+            if owner is not None and (netns, s.remote_port) in self._ports:
+                conn = Conn(netns, s.remote_ip, s.remote_port, s.local_ip, s.local_port)
+                found.append(Connect(ts_ns=now_ns, tgid=owner, tid=owner, conn=conn))
+        return found
+
+    # --- what happens then ---------------------------------------------------------
+
+    def translate(self, raw: Raw) -> list[AnyRecord]:
+        """The records of one kernel event, none where it turns out to be a stranger's."""
+        handler = self._handlers.get(type(raw))
+        return [raw] if handler is None else handler(raw)
+
+    def _unlisten(self, raw: Unlisten) -> list[AnyRecord]:
+        self._ports.pop((raw.netns, raw.port), None)
+        return [raw]
+
+    def _exec(self, raw: RawExec) -> list[AnyRecord]:
+        member = self._tree.get(raw.tgid)
+        if member is None:
+            return self._newcomer(raw)
+        child = member.front != raw.tgid
+        exe = proc.exe(raw.tgid) or raw.filename
+        command = proc.command(raw.tgid, child=child)
+        return [Exec(ts_ns=raw.ts_ns, tgid=raw.tgid, comm=raw.comm, exe=exe, command=command)]
+
+    def _newcomer(self, raw: RawExec) -> list[AnyRecord]:
+        """A program with a server's name started outside any tree."""
+        known = self._recognise(raw.tgid)
+        if known is None:
+            self._kernel.unwatch(raw.tgid)
+            return []
+        command, rule = known
+        records = self._adopt(raw.tgid, command, rule, raw.ts_ns)
+        if raw.tgid in self._tree:
+            exe = proc.exe(raw.tgid) or raw.filename
+            records.append(
+                Exec(ts_ns=raw.ts_ns, tgid=raw.tgid, comm=raw.comm, exe=exe, command=command)
+            )
+        return records
+
+    def _fork(self, fork: Fork) -> list[AnyRecord]:
+        member = self._tree.get(fork.parent)
+        if member is None:
+            return []
+        self._tree[fork.child] = Member(member.front)
+        return [fork]
+
+    def _exit(self, exit_: Exit) -> list[AnyRecord]:
+        if self._tree.pop(exit_.tgid, None) is None:
+            return []
+        for key in self.ports_of(exit_.tgid):
+            del self._ports[key]
+        return [exit_]
+
+    def _listen(self, listen: Listen) -> list[AnyRecord]:
+        member = self._tree.get(listen.tgid)
+        if member is None:
+            return []
+        self._ports[listen.netns, listen.port] = listen.tgid
+        records: list[AnyRecord] = [listen]
+        if member.front == listen.tgid:
+            records.append(_server(member, listen.ts_ns, listen.netns, listen.port))
+        return records
+
+    def _file(self, raw: RawFile) -> list[AnyRecord]:
+        file = files.identify(
+            ts_ns=raw.ts_ns, tgid=raw.tgid, dev=raw.dev, ino=raw.ino, size=raw.size,
+            fd=raw.fd, name=raw.name,
+        )  # fmt: skip
+        self._remember(file)
+        return [file]
+
+    def _magic(self, raw: RawMagic) -> list[AnyRecord]:
+        """Content beats the name: a `.gguf` that is none is no weights file."""
+        file = self._files.get((raw.dev, raw.ino))
+        if file is None:
+            return []
+        fmt = files.format_of_magic(raw.data)
+        if fmt == file.fmt or (fmt is None and file.fmt == "torch"):
+            return []
+        changed = msgspec.structs.replace(file, ts_ns=raw.ts_ns, fmt=fmt)
+        self._remember(changed)
+        return [changed]
+
+    def _remember(self, file: File) -> None:
+        self._files.pop((file.dev, file.ino), None)
+        self._files[file.dev, file.ino] = file
+        while len(self._files) > _FILES_LIMIT:
+            del self._files[next(iter(self._files))]
+
+
+def _has_ancestor(tgid: int, parents: dict[int, int], among: Iterable[int]) -> bool:
+    seen = {tgid}
+    while (tgid := parents.get(tgid, 0)) and tgid not in seen:
+        if tgid in among:
+            return True
+        seen.add(tgid)
+    return False
+
+
+def _server(member: Member, ts_ns: int, netns: int, port: int, *, unix: bool = False) -> Server:
+    return Server(
+        ts_ns=ts_ns,
+        name=member.name or f"{member.program}:{'unix' if unix else port}",
+        program=member.program,
+        tgid=member.front,
+        netns=netns,
+        port=port,
+        unreadable="unix_socket" if unix else None,
+    )

@@ -1,0 +1,115 @@
+"""Kernel events, HTTP payload and host facts become one ordered stream of records.
+
+Owned by one thread. `drain()` is called in a loop; each call ends with a `Tick`, which says that
+everything older has been seen.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from tracer.host.discovery import Discovery, Watchable
+from tracer.host.sampler import Sampler
+from tracer.http.reader import HttpReader
+from tracer.http.reassembly import Packet
+from tracer.kernel.wire import Raw, RawPacket
+from tracer.records import AnyRecord, Exit, Lost, Span, Tick, Unlisten
+
+_EXPIRE_EVERY_NS = 5_000_000_000
+_IDLE_TICK_NS = 1_000_000_000
+
+
+class Source(Watchable, Protocol):
+    """The kernel side, as this module needs it (tracer/kernel/loader.py)."""
+
+    def wait(self, timeout_ms: int) -> None: ...
+    def drain(self) -> list[Raw]: ...
+    def sweep(self, now_ns: int) -> list[Span]: ...
+    def lost(self) -> dict[str, int]: ...
+
+
+class Live:
+    """`begin()` once, then `drain()` for ever."""
+
+    def __init__(self, source: Source, discovery: Discovery, http: HttpReader) -> None:
+        self._source = source
+        self._discovery = discovery
+        self._http = http
+        self._sampler = Sampler(discovery)
+        self._lost: dict[str, int] = {}
+        self._expire_due_ns = 0
+        self._tick_due_ns = 0
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Records lost since the start, by kind."""
+        return dict(self._lost)
+
+    def begin(self) -> list[AnyRecord]:
+        """What is running already."""
+        return self._discovery.start(time.monotonic_ns())
+
+    def context(self) -> list[AnyRecord]:
+        """Open exchanges, again, for the beginning of a recording."""
+        return self._http.snapshot()
+
+    def drain(self, timeout_ms: int, *, busy: bool) -> list[AnyRecord]:
+        """Wait for events at most `timeout_ms`, then all there are, oldest first.
+
+        `busy`: a request is open, so running spans and samples are wanted as well.
+        """
+        self._source.wait(timeout_ms)
+        now_ns = time.monotonic_ns()
+        raws = sorted(self._source.drain(), key=lambda raw: raw.ts_ns)
+        records: list[AnyRecord] = []
+        for raw in raws:
+            records += self._one(raw)
+        if busy:
+            records += self._source.sweep(now_ns)
+            records += self._sampler.sample(now_ns)
+        records += self._losses(now_ns)
+        if now_ns >= self._expire_due_ns:
+            self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
+            records += self._http.expire(now_ns)
+        if records or busy or now_ns >= self._tick_due_ns:
+            self._tick_due_ns = now_ns + _IDLE_TICK_NS
+            records.append(Tick(ts_ns=now_ns))
+        return records
+
+    def _one(self, raw: Raw) -> list[AnyRecord]:
+        if isinstance(raw, RawPacket):
+            return self._http.packet(_packet(raw))
+        gone: list[tuple[int, int]] = []
+        if isinstance(raw, Exit):
+            gone = self._discovery.ports_of(raw.tgid)
+        elif isinstance(raw, Unlisten):
+            gone = [(raw.netns, raw.port)]
+        records = self._discovery.translate(raw)
+        for netns, port in gone:
+            records += self._http.port_gone(raw.ts_ns, netns, port)
+        return records
+
+    def _losses(self, now_ns: int) -> list[AnyRecord]:
+        records: list[AnyRecord] = []
+        for kind, total in self._source.lost().items():
+            fresh = total - self._lost.get(kind, 0)
+            if fresh > 0:
+                self._lost[kind] = total
+                records.append(Lost(ts_ns=now_ns, kind=kind, count=fresh))
+        if any(isinstance(r, Lost) and r.kind == "packet" for r in records):
+            self._http.lost(now_ns)
+        return records
+
+
+def _packet(raw: RawPacket) -> Packet:
+    return Packet(
+        ts_ns=raw.ts_ns,
+        conn=raw.conn,
+        egress=raw.egress,
+        seq=raw.seq,
+        ack=raw.ack,
+        payload_len=raw.payload_len,
+        payload=raw.payload,
+        flags=raw.tcp_flags,
+    )

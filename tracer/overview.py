@@ -1,0 +1,160 @@
+"""What is known right now of servers and models, for `status` and `models`.
+
+Fed by the engine's thread, asked by others.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tracer.answers_state import ModelSeen, WatchedServer
+from tracer.derived import Derived
+from tracer.records import (
+    AnyRecord,
+    Exec,
+    Exit,
+    File,
+    HttpRequest,
+    HttpUnreadable,
+    Listen,
+    Process,
+    Resident,
+    Server,
+    Unreadable,
+)
+
+_MODELS_LIMIT = 1000
+
+
+@dataclass
+class _Front:
+    server: Server
+    unreadable: Unreadable | None = None
+    model: str | None = None
+    requests: int = 0
+
+
+@dataclass
+class _Model:
+    last_use_ns: int
+    weights: tuple[tuple[int, int], ...] = ()
+    names: tuple[str, ...] = ()
+    size: int | None = None
+    runners: set[int] = field(default_factory=set)
+
+
+class Overview:
+    """The present. `last_used`: (server, model) to wall clock ns, from the history."""
+
+    def __init__(self, last_used: dict[tuple[str, str], int]) -> None:
+        self._lock = threading.Lock()
+        self._fronts: dict[tuple[int, int, int], _Front] = {}
+        self._cached: dict[tuple[int, int], int] = {}
+        self._alive: set[int] = set()
+        self._models = {key: _Model(last_use_ns=ns) for key, ns in last_used.items()}
+
+    def records(self, records: list[AnyRecord]) -> None:
+        with self._lock:
+            for record in records:
+                self._record(record)
+
+    def derived(self, derived: list[Derived]) -> None:
+        with self._lock:
+            for item in derived:
+                self._request(item)
+
+    def servers(self) -> tuple[WatchedServer, ...]:
+        with self._lock:
+            return tuple(
+                WatchedServer(
+                    name=f.server.name,
+                    program=f.server.program,
+                    pid=f.server.tgid,
+                    port=f.server.port,
+                    unreadable=f.unreadable,
+                    model=f.model,
+                    requests=f.requests,
+                )
+                for f in self._fronts.values()
+            )
+
+    def models(self) -> list[ModelSeen]:
+        with self._lock:
+            return [
+                self._seen(server, model, known)
+                for (server, model), known in sorted(self._models.items())
+            ]
+
+    def _seen(self, server: str, model: str, known: _Model) -> ModelSeen:
+        shares = [self._cached.get(key) for key in known.weights]
+        cached = sum(s for s in shares if s is not None) if shares and None not in shares else None
+        return ModelSeen(
+            server=server,
+            model=model,
+            last_use_wall_ns=known.last_use_ns,
+            weights=known.names,
+            size_bytes=known.size,
+            cached_bytes=cached,
+            pids=tuple(sorted(known.runners & self._alive)) if known.runners else None,
+        )
+
+    def _record(self, record: AnyRecord) -> None:
+        match record:
+            case Server():
+                key = (record.tgid, record.netns, record.port)
+                self._fronts[key] = _Front(record, record.unreadable)
+            case Process() | Exec() | Listen():
+                self._alive.add(record.tgid)
+            case Exit():
+                self._exit(record.tgid)
+            case Resident():
+                self._cached[record.dev, record.ino] = record.cached_bytes
+            case HttpUnreadable():
+                front = self._front(record.conn.netns, record.conn.server_port)
+                # One connection older than us says nothing about the server.
+                if front and record.why not in ("old_connection", "gap"):
+                    front.unreadable = record.why
+            case HttpRequest():
+                front = self._front(record.conn.netns, record.conn.server_port)
+                if front and front.unreadable not in ("compressed", None):
+                    front.unreadable = None
+            case _:
+                pass
+
+    def _exit(self, tgid: int) -> None:
+        self._alive.discard(tgid)
+        for key in [k for k in self._fronts if k[0] == tgid]:
+            del self._fronts[key]
+
+    def _front(self, netns: int, port: int) -> _Front | None:
+        for (_, ns, number), front in self._fronts.items():
+            if number == port and (ns == netns or netns == 0):
+                return front
+        return None
+
+    def _request(self, item: Derived) -> None:
+        evidence = item.evidence
+        front = self._front(evidence.request.conn.netns, evidence.request.conn.server_port)
+        if front is not None and evidence.request.end_ns is not None:
+            front.requests += 1
+            front.model = item.model or front.model
+        if item.model is None:
+            return
+        key = (evidence.server, item.model)
+        known = self._models.setdefault(key, _Model(last_use_ns=0))
+        known.last_use_ns = evidence.wall_offset_ns + evidence.request.arrival_ns
+        if evidence.runner is not None:
+            known.runners = {*(known.runners & self._alive), evidence.runner}
+        self._weights(known, item.evidence.files)
+        while len(self._models) > _MODELS_LIMIT:
+            del self._models[min(self._models, key=lambda k: self._models[k].last_use_ns)]
+
+    @staticmethod
+    def _weights(known: _Model, files: tuple[File, ...]) -> None:
+        weights = [f for f in files if f.fmt is not None]
+        if weights:
+            known.weights = tuple((f.dev, f.ino) for f in weights)
+            known.names = tuple(PurePosixPath(f.path or "?").name for f in weights)
+            known.size = sum(f.size for f in weights)
