@@ -1,7 +1,8 @@
 """The one thread that turns what happens into explained requests.
 
 Owns `Live` and `Pipeline`; everything else talks to it through `call()`, or is told by the
-two sinks. The loop waits long while nothing is asked of the server, briefly while a request is open.
+two sinks. The loop waits long while nothing is asked of the server, briefly while a
+request is open.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Overview:
 
     def _front(self, netns: int, port: int) -> _Front | None:
         for (_, ns, number), front in self._fronts.items():
-            if number == port and (ns == netns or netns == 0):
+            if number == port and netns in (ns, 0):
                 return front
         return None
 
