@@ -1,0 +1,108 @@
+"""All that the fold knows, and what can be told from it about a request. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tracer.exchanges import Exchanges, Talk
+from tracer.fileevents import MIB, FileEvents
+from tracer.linking import Linker, serving
+from tracer.processes import Ports, Proc, Processes
+from tracer.records import Armed, Host, Lost, Settings
+
+FOREVER_NS = 1 << 63
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """All that the fold knows."""
+
+    procs: Processes = field(default_factory=Processes)
+    events: FileEvents = field(default_factory=FileEvents)
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    lost: list[Lost] = field(default_factory=list)
+    armed: list[Armed] = field(default_factory=list)
+    host: Host | None = None
+    settings: Settings = field(default_factory=lambda: Settings(ts_ns=0))
+    ports: Ports = field(init=False)
+    linker: Linker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ports = Ports(self.procs)
+        self.linker = Linker(self.procs, self.ports, self.exchanges)
+
+
+def same_model(a: str | None, b: str | None) -> bool:
+    """Whether two names are of one model: a path, an ending or a default tag may differ."""
+    return a is not None and b is not None and _bare(a) == _bare(b)
+
+
+def _bare(name: str) -> str:
+    base = PurePosixPath(name).name.lower()
+    return base.removesuffix(".gguf").removesuffix(":latest")
+
+
+def find_runner(world: World, talk: Talk, tree: list[Proc], end_ns: int) -> Proc | None:
+    """The process that served a request, or was to serve it. `tree`: its server's."""
+    hop = serving(talk)
+    if hop is not None:
+        return world.procs.at(hop.server_tgid, hop.arrival_ns)
+    if talk.server is None:
+        return None
+    if talk.request.conn.server_port != talk.server.port:
+        return world.procs.at(talk.server_tgid, talk.arrival_ns)
+    front = world.procs.at(talk.server.tgid, talk.arrival_ns)
+    role = front.command.role if front is not None and front.command is not None else None
+    if role == "single":
+        return front
+    return _unseen_runner(world, talk, front, [p for p in tree if _ran_in(p, talk, end_ns)])
+
+
+def _unseen_runner(world: World, talk: Talk, front: Proc | None, tree: list[Proc]) -> Proc | None:
+    """The runner of a request that no hop was seen of."""
+    runners = [p for p in tree if p.command is not None and p.command.role == "runner"]
+    if runners:
+        return _expected(runners, talk)
+    if front is not None and front.command is not None and front.command.role == "front":
+        return None
+    holders = [p for p in tree if world.events.brought(p.tgid, p.born_ns or 0, FOREVER_NS) >= MIB]
+    return front if front in holders or not holders else holders[-1]
+
+
+def _ran_in(proc: Proc, talk: Talk, end_ns: int) -> bool:
+    born = proc.born_ns
+    return (born is None or born <= end_ns) and (
+        proc.exit is None or proc.exit.ts_ns >= talk.arrival_ns
+    )
+
+
+def _expected(runners: list[Proc], talk: Talk) -> Proc | None:
+    """The runner a request without a hop was waiting for."""
+    fits = [p for p in runners if p.command is not None and same_model(p.command.model, talk.model)]
+    fresh = [p for p in runners if (p.born_ns or 0) >= talk.arrival_ns]
+    unnamed = [p for p in fresh if p.command is None or p.command.model is None]
+    if not fits and len(fresh) == 1 and (unnamed or talk.model is None):
+        fits = fresh
+    return max(fits, key=lambda p: (p.born_ns or 0, p.tgid), default=None)
+
+
+def tree_of(world: World, talk: Talk) -> list[Proc]:
+    """The processes of a request's server."""
+    front = talk.server.tgid if talk.server is not None else 0
+    return [p for p in world.procs if world.procs.under(p, front)]
+
+
+def model_of(world: World, talk: Talk) -> str | None:
+    """The model a request was for: as it says, its hop, the reply or its runner's command."""
+    hop = serving(talk)
+    named = talk.body.model if talk.body is not None else None
+    if named is None and hop is not None:
+        named = hop.model
+    if named is None:
+        named = talk.model
+    if named is None and talk.runner is not None:
+        runner = world.procs.at(talk.runner, talk.arrival_ns)
+        if runner is not None and runner.command is not None:
+            named = runner.command.model
+    return named
