@@ -1,0 +1,207 @@
+"""`python -m demo`: drive a real server, explain each first token, check the explanations.
+
+Exit code 0 when every check holds, 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import msgspec
+
+from demo import report
+from demo.checks import Case, Json, checks
+from demo.scenarios import WARMUP, Sent, drive
+from tests.workloads import bpf, llama
+from tests.workloads.throttle import Throttle, ThrottleError
+from tests.workloads.ttftd import Ttftd, matched, ttft
+from tracer import render, render_show
+
+RECORDING = Path(__file__).parent / "recording.ndjson.gz"
+SENT = Path(__file__).parent / "recording.sent.json"
+NAS_BYTES_PER_S = 100_000_000
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What the run gave: all answers, the client's own figures, one answer in detail, a trace."""
+
+    answers: list[Json]
+    sent: list[Sent]
+    detail: Json
+    trace: bytes
+
+
+def say(text: str = "") -> None:
+    """One line, at once."""
+    print(text, flush=True)
+
+
+def main() -> int:
+    """The whole demo; returns the exit code."""
+    options = arguments()
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    refusal = why_not_live(options.models)
+    if refusal is not None:
+        outcome, size = replay(refusal)
+    else:
+        outcome, size = live(options), model_size(options.models)
+    cases = paired(outcome)
+    write(out, cases, outcome.trace)
+    good = present(cases, outcome.detail, size)
+    files = ", ".join(str(out / name) for name in ("requests.json", "client.json", "trace.json"))
+    say(f"wrote {files}")
+    say("open the trace in https://ui.perfetto.dev")
+    if refusal is not None:
+        say(f"A RECORDING was replayed: {refusal}.")
+    say(f"{'all checks hold' if good else 'CHECKS FAILED'}; {time.monotonic() - began:.0f} s")
+    return 0 if good else 1
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/demo"))
+    parser.add_argument("--models", type=Path, default=Path("build/models"))
+    parser.add_argument("--record", action="store_true", help="renew the checked-in recording")
+    return parser.parse_args()
+
+
+def why_not_live(models: Path) -> str | None:
+    """Why the demo cannot run for real here; None where it can."""
+    if not (models / "alpha.gguf").exists():
+        return f"no models in {models} (scripts/setup.sh demo puts them there)"
+    try:
+        llama.server_binary()
+    except FileNotFoundError as error:
+        return str(error)
+    return bpf.refusal()
+
+
+def model_size(models: Path) -> int:
+    """Bytes of one model."""
+    return (models / "alpha.gguf").stat().st_size
+
+
+def live(options: argparse.Namespace) -> Outcome:
+    """Drives the real server under a daemon of our own."""
+    out: Path = options.out
+    for stale in ("state", "logs"):
+        shutil.rmtree(out / stale, ignore_errors=True)
+    models: Path = options.models.resolve()
+    with slow_disk(models) as throttle:
+        began = time.monotonic()
+        with Ttftd(out.resolve()) as daemon:
+            say(f"ttftd watches after {time.monotonic() - began:.1f} s")
+            recording = daemon.recording(RECORDING.with_suffix("")) if options.record else None
+            with recording or nullcontext():
+                sent = drive(models, out / "logs", throttle, NAS_BYTES_PER_S, say)
+                answers = daemon.wait_finished(len(sent))
+            wanted = [one.sent_ns for one in sent if one.scenario == "cold_switch"]
+            number = matched(answers, wanted)[0]["id"]
+            detail = daemon.get(f"/v1/requests/{number}")
+            trace = json.dumps(daemon.get("/v1/trace")).encode()
+    if options.record:
+        keep_recording(sent)
+    return Outcome(answers, sent, detail, trace)
+
+
+@contextmanager
+def slow_disk(models: Path) -> Iterator[Throttle | None]:
+    """A throttle for the cold cases, or None; says which."""
+    speed = f"{NAS_BYTES_PER_S / 1e6:.0f} MB/s"
+    try:
+        throttle = Throttle(models / "alpha.gguf")
+        throttle.__enter__()
+    except ThrottleError as error:
+        say(f"cold cases read at the disk's own speed: {error}")
+        yield None
+        return
+    try:
+        say(f"cold cases: reads held to a NAS disk's {speed} by {throttle.by}")
+        yield throttle
+    finally:
+        throttle.close()
+
+
+def keep_recording(sent: Sequence[Sent]) -> None:
+    """Compresses the new recording and keeps the client's figures beside it."""
+    import gzip
+
+    plain = RECORDING.with_suffix("")
+    with plain.open("rb") as source, gzip.GzipFile(RECORDING, "wb", mtime=0) as target:
+        shutil.copyfileobj(source, target)
+    plain.unlink()
+    SENT.write_bytes(msgspec.json.encode(list(sent)) + b"\n")
+    say(f"wrote {RECORDING} ({RECORDING.stat().st_size / 1e3:.0f} kB)")
+
+
+def replay(reason: str) -> tuple[Outcome, int]:
+    """The checked-in recording of this demo, through the same pipeline."""
+    say(f"NOT LIVE: {reason}.")
+    say(f"Replaying {RECORDING.name}, a recording of this demo on another machine:")
+    say("every figure below was measured there, none of them here.")
+    answers = json.loads(_ttft("replay", str(RECORDING), "--json"))
+    sent = msgspec.json.decode(SENT.read_bytes(), type=list[Sent])
+    wanted = [one.sent_ns for one in sent if one.scenario == "cold_switch"]
+    number = matched(answers, wanted)[0]["id"]
+    detail = json.loads(_ttft("replay", str(RECORDING), "--show", str(number), "--json"))
+    trace = _ttft("replay", str(RECORDING), "--trace", "-").encode()
+    size = next(file["size"] for file in detail["evidence_detail"]["files"] if file["format"])
+    return Outcome(answers, sent, detail, trace), size
+
+
+def _ttft(*args: str) -> str:
+    done = ttft(*args)
+    if done.returncode != 0:
+        raise RuntimeError(f"ttft {' '.join(args)} failed: {done.stderr}")
+    return done.stdout
+
+
+def paired(outcome: Outcome) -> list[Case]:
+    """Each request the client sent, warm-ups too, with its explanation."""
+    found = matched(outcome.answers, [one.sent_ns for one in outcome.sent])
+    return [Case(*pair) for pair in zip(outcome.sent, found, strict=True)]
+
+
+def write(out: Path, cases: Iterable[Case], trace: bytes) -> None:
+    """The demo's three files."""
+    shown = [case for case in cases if case.sent.scenario != WARMUP]
+    keys = ("scenario", "model", "ttft_ms", "prompt_eval_ms")
+    client = [{key: getattr(case.sent, key) for key in keys} for case in shown]
+    requests = [case.answer for case in shown]
+    (out / "requests.json").write_text(json.dumps(requests, indent=2) + "\n")
+    (out / "client.json").write_text(json.dumps(client, indent=2) + "\n")
+    (out / "trace.json").write_bytes(trace)
+
+
+def present(cases: Sequence[Case], detail: Json, size: int) -> bool:
+    """Prints tables, verdicts and checks; returns whether all checks hold."""
+    shown = [case for case in cases if case.sent.scenario != WARMUP]
+    say()
+    for line in (*report.phases(shown), "", *report.verdicts(shown)):
+        say(line)
+    say("\n$ ttft spikes")
+    for line in render.spikes([c.answer for c in shown if c.answer["spike"]["is_spike"]]):
+        say(line)
+    say(f"\n$ ttft show {detail['id']}        # cold_switch")
+    for line in render_show.show(detail):
+        say(line)
+    found = checks(cases, size)
+    say("\nchecks")
+    for line in report.checked(found):
+        say(line)
+    say()
+    return not any(check.wrong for check in found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
