@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -141,7 +142,10 @@ class Store:
                     if whole > self._max_bytes:
                         self._attempt(writer.give_back)
                     return gone
-                dropped = self._attempt(lambda db: writer.drop_oldest(db, _CHUNK))
+                # Small steps near the limit: a few requests with much evidence must not
+                # cost the whole history.
+                step = max(1, min(_CHUNK, self._ask(reader.span) // 20))
+                dropped = self._attempt(partial(writer.drop_oldest, count=step))
             if not dropped:
                 return gone
             gone += dropped

@@ -101,6 +101,12 @@ def highest_id(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(max(id), 0) FROM requests").fetchone()[0])
 
 
+def span(connection: sqlite3.Connection) -> int:
+    """About how many requests are kept: how far apart the first and last id are."""
+    statement = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM requests"
+    return int(connection.execute(statement).fetchone()[0])
+
+
 def reserved_id(connection: sqlite3.Connection) -> int:
     """The first id that no earlier run can have used."""
     row = connection.execute("SELECT value FROM counters WHERE name = 'reserved_id'").fetchone()

@@ -1,0 +1,334 @@
+"""HTTP/1.1 on the Unix socket. Read-only; every answer is JSON but `/metrics`.
+
+`daemon.py` implements `Backend`. Questions to the store and exports run in a few worker
+threads, so that no reader holds up the pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import anyio.to_thread
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from tracer import answers, answers_state
+from tracer.answers import Json, dumps
+from tracer.answers_state import Fact, ModelSeen, Status
+from tracer.api_metrics import Metrics
+from tracer.api_socket import bind
+from tracer.api_streams import with_heartbeat
+from tracer.errors import StoreError, TtftError
+from tracer.render_units import DURATION_HELP, parse_duration
+from tracer.store import Store
+
+LAST_DEFAULT = 20
+LAST_MAX = 10_000
+TRACE_MAX = 500
+THREADS = 2
+CONNECTIONS_MAX = 64
+STREAMS_MAX = 10
+HEARTBEAT_S = 15.0
+
+
+class Backend(Protocol):
+    """What the daemon gives the interface. Called in any thread, except the two streams."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    def status(self) -> Status: ...
+    def models(self) -> list[ModelSeen]: ...
+    def doctor(self) -> Sequence[Fact]: ...
+    def export(self, ids: list[int]) -> bytes:
+        """Chrome trace JSON of these requests; unknown ids are left out."""
+
+    def events(self) -> AsyncIterator[bytes]:
+        """Answers (JSON) of requests as they come and change; see `events_fanout`."""
+
+    def records(self) -> AsyncIterator[bytes]:
+        """A recording, in chunks of whole lines, context first; see `records_fanout`."""
+
+
+class WrongQuery(TtftError):
+    """A request that cannot be answered as asked; 400."""
+
+
+class Missing(TtftError):
+    """No such thing; 404."""
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body + b"\n", status, media_type="application/json")
+
+
+def _query(request: Request, *allowed: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in request.query_params.multi_items():
+        if key not in allowed:
+            names = ", ".join(allowed) or "none"
+            raise WrongQuery(f"unknown parameter {key[:40]!r}", f"accepted here: {names}")
+        if key in found:
+            raise WrongQuery(f"{key!r} is given twice", "give it once")
+        found[key] = value
+    return found
+
+
+def _last(query: dict[str, str], default: int, most: int) -> int:
+    text = query.get("last")
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+        raise WrongQuery(f"last={text[:40]!r} is out of range", f"a number from 1 to {most}")
+    return int(text)
+
+
+def _duration_ns(query: dict[str, str], key: str) -> int | None:
+    text = query.get(key)
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise WrongQuery(f"{key}: {error}", DURATION_HELP) from None
+
+
+def _since(query: dict[str, str]) -> int | None:
+    duration_ns = _duration_ns(query, "since")
+    return None if duration_ns is None else time.time_ns() - duration_ns
+
+
+def _id(request: Request) -> int:
+    text = request.path_params["id"]
+    # Longer ones do not fit the integers of SQLite.
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise WrongQuery(f"{text[:40]!r} is not an id", "ids are numbers: see /v1/requests")
+    return int(text)
+
+
+class _Routes:
+    """One method a route. The plain ones run in a worker thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._streams = 0
+
+    def status(self, request: Request) -> Response:
+        _query(request)
+        return _json(dumps(answers_state.status(self._backend.status())))
+
+    def requests(self, request: Request) -> Response:
+        return self._listing(request, spikes_only=False)
+
+    def spikes(self, request: Request) -> Response:
+        return self._listing(request, spikes_only=True)
+
+    def _listing(self, request: Request, *, spikes_only: bool) -> Response:
+        query = _query(request, "last", "since", "model")
+        found = self._backend.store.requests(
+            last=_last(query, LAST_MAX if "since" in query else LAST_DEFAULT, LAST_MAX),
+            since_ns=_since(query),
+            model=query.get("model"),
+            spikes_only=spikes_only,
+        )
+        return _json(b"[" + b",\n".join(found) + b"]")
+
+    def one(self, request: Request) -> Response:
+        number = _id(request)
+        _query(request)
+        found = self._backend.store.get(number)
+        if found is None:
+            raise self._no_request(number)
+        return _json(found)
+
+    def _no_request(self, number: int) -> Missing:
+        return Missing(f"no request {number}", "ttft requests lists those that are kept")
+
+    def trace_of(self, request: Request) -> Response:
+        number = _id(request)
+        _query(request)
+        if self._backend.store.evidence(number) is None:
+            raise self._no_request(number)
+        return _json(self._backend.export([number]))
+
+    def trace(self, request: Request) -> Response:
+        query = _query(request, "since", "last")
+        since_ns = _since(query) or 0
+        last = _last(query, TRACE_MAX, TRACE_MAX)
+        return _json(self._backend.export(self._backend.store.ids(since_ns, last)))
+
+    def models(self, request: Request) -> Response:
+        _query(request)
+        return _json(dumps([answers_state.model(seen) for seen in self._backend.models()]))
+
+    def doctor(self, request: Request) -> Response:
+        _query(request)
+        return _json(dumps(answers_state.doctor(self._backend.doctor(), daemon=True)))
+
+    def metrics(self, request: Request) -> Response:
+        _query(request)
+        text = self._backend.metrics.text(self._backend.status().lost)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def events(self, request: Request) -> Response:
+        _query(request)
+        self._check_streams()
+        items = with_heartbeat(self._backend.events(), HEARTBEAT_S, b"")
+        return StreamingResponse(self._counted(_sse(items)), media_type="text/event-stream")
+
+    async def records(self, request: Request) -> Response:
+        duration_ns = _duration_ns(_query(request, "for"), "for")
+        self._check_streams()
+        items = self._backend.records()
+        if duration_ns is not None:
+            items = _for(items, duration_ns / 1e9)
+        return StreamingResponse(self._counted(items), media_type="application/x-ndjson")
+
+    def _check_streams(self) -> None:
+        if self._streams >= STREAMS_MAX:
+            raise TtftError(f"already {self._streams} streams open", "close one and try again")
+
+    async def _counted(self, items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for item in items:
+                yield item
+        finally:
+            self._streams -= 1
+
+
+async def _sse(items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield b": ttft events\n\n"
+    async for item in items:
+        yield b"event: request\ndata: " + item + b"\n\n" if item else b": still here\n\n"
+
+
+async def _for(items: AsyncIterator[bytes], seconds: float) -> AsyncIterator[bytes]:
+    """`items` until the time is up."""
+    end = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                item = await anext(items)
+        except (TimeoutError, StopAsyncIteration):
+            return
+        yield item
+
+
+def _error(message: str, hint: str | None, status: int) -> Response:
+    answer: Json = {"schema": answers.SCHEMA, "error": message, "hint": hint}
+    return _json(dumps(answer), status)
+
+
+async def _known_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, TtftError)
+    statuses: dict[type[TtftError], int] = {WrongQuery: 400, Missing: 404, StoreError: 503}
+    return _error(error.message, error.hint, statuses.get(type(error), 503))
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hints = {404: f"there is: {', '.join(ROUTES)}", 405: "this interface is read-only: use GET"}
+    return _error(error.detail.lower(), hints.get(error.status_code), error.status_code)
+
+
+async def _our_fault(_: Request, error: Exception) -> Response:
+    return _error(f"internal error ({type(error).__name__})", "see the log of ttftd", 500)
+
+
+ROUTES = {
+    "/v1/status": _Routes.status,
+    "/v1/requests": _Routes.requests,
+    "/v1/spikes": _Routes.spikes,
+    "/v1/requests/{id}": _Routes.one,
+    "/v1/requests/{id}/trace": _Routes.trace_of,
+    "/v1/trace": _Routes.trace,
+    "/v1/models": _Routes.models,
+    "/v1/doctor": _Routes.doctor,
+    "/v1/events": _Routes.events,
+    "/v1/records": _Routes.records,
+    "/metrics": _Routes.metrics,
+}
+"""Every path there is; documentation is checked against it."""
+
+
+def app(backend: Backend) -> Starlette:
+    """The ASGI application."""
+    routes = _Routes(backend)
+    return Starlette(
+        routes=[
+            Route(path, getattr(routes, method.__name__), methods=["GET"])
+            for path, method in ROUTES.items()
+        ],
+        exception_handlers={
+            TtftError: _known_error,
+            HTTPException: _http_error,
+            Exception: _our_fault,
+        },
+    )
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the daemon's business."""
+        yield
+
+
+class ApiServer:
+    """The interface on its socket: `start`, then `stop`, in one event loop.
+
+    The socket is taken when this is made, so that a second daemon fails early.
+    """
+
+    def __init__(self, path: Path, group: str) -> None:
+        self._path = path
+        self._listener = bind(path, group)
+        self._inode = path.stat().st_ino
+        self._server: _Uvicorn | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, backend: Backend) -> None:
+        """Answer from now on."""
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        config = uvicorn.Config(
+            app(backend),
+            # h11 bounds the size of a header, httptools does not.
+            http="h11",
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _Uvicorn(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+
+    async def stop(self) -> None:
+        """Stop answering and remove the socket; running streams are cut after a second."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+        self.close()
+
+    def close(self) -> None:
+        """Give the socket up; also for one that never started."""
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            # Not another daemon's that took the path meanwhile.
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()

@@ -1,0 +1,82 @@
+"""The Unix socket itself: one daemon per path, leftovers of a dead one removed."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+import stat
+from pathlib import Path
+
+from tracer.errors import TtftError
+
+MODE = 0o660
+
+
+def bind(path: Path, group: str) -> socket.socket:
+    """Listen on `path`, mode 0660, for root and `group` where that group exists."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        _clear(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            _bind(listener, path)
+            _give_to(path, group)
+            listener.listen(64)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise TtftError(
+            f"{path}: cannot listen there: {error.strerror or error}",
+            "run as root, or give a path you may write with --socket",
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    # The mode must never be wider, not even between bind and chmod.
+    before = os.umask(0o777 & ~MODE)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+
+
+def _give_to(path: Path, group: str) -> None:
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        return
+    os.chown(path, -1, gid)
+
+
+def _clear(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise TtftError(
+            f"{path} is there and is not a socket", "remove it, or give another path with --socket"
+        )
+    if _answers(path):
+        raise TtftError(
+            f"another ttftd already answers on {path}",
+            "stop it first (systemctl stop ttftd), or give this one --socket and --state",
+        )
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except (TimeoutError, BlockingIOError):
+            # Its queue is full: busy, but alive.
+            return True
+    return True

@@ -1,0 +1,122 @@
+"""The two programs: `ttft`, the client, and `ttftd`, the daemon."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from tracer.commands import shared
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+COMMANDS = {
+    "status": "listing",
+    "requests": "listing",
+    "spikes": "listing",
+    "show": "listing",
+    "models": "listing",
+    "export": "files",
+    "record": "files",
+    "replay": "files",
+    "doctor": "doctor",
+}
+"""Each command of `ttft` and the module under tracer/commands that has it."""
+
+
+class _Lazy(click.Group):
+    """Imports a command's module only when that command is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = getattr(importlib.import_module(f"tracer.commands.{module}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"ttft {version('ttft')}")
+        except PackageNotFoundError:
+            click.echo("ttft, not installed")
+        context.exit()
+
+
+_version_option = click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Print the version.",
+)
+
+
+@click.group(cls=_Lazy, context_settings=SETTINGS)
+@click.option(
+    "--socket",
+    metavar="PATH",
+    envvar="TTFT_SOCKET",
+    help=f"The daemon's socket  [default: {shared.DEFAULT_SOCKET}]",
+)
+@_version_option
+def ttft(socket: str | None) -> None:
+    """Why was the first token slow?
+
+    ttft explains slow first tokens of local AI servers: it asks ttftd, which watches them
+    from the kernel.
+
+    \b
+    Begin with:
+      ttft status      is everything watched?
+      ttft spikes      what was slow, why, and what to do
+      ttft show 17     one request in detail
+    """
+
+
+@click.group(context_settings=SETTINGS)
+@_version_option
+def ttftd() -> None:
+    """The daemon of ttft: watches local AI servers from the kernel. Needs root."""
+
+
+@ttftd.command()
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    help="Configuration  [default: /etc/ttft/config.toml, if there]",
+)
+@click.option("--socket", metavar="PATH", help="Where to answer; goes before the configuration.")
+@click.option("--state", metavar="DIR", help="Where to keep the history.")
+@click.option("--btf", metavar="FILE", help="Kernel types (BTF), where the kernel has none.")
+def run(config: str | None, socket: str | None, state: str | None, btf: str | None) -> None:
+    """Watch, in the foreground; systemd runs this.
+
+    \b
+    Examples:
+      sudo ttftd run
+      sudo ttftd run --config my.toml --socket /tmp/ttft.sock --state /tmp/ttft
+    """
+    from tracer.commands.daemon import start
+
+    start(config, socket, state, btf)
+
+
+def main() -> None:
+    """Entry point of `ttft`."""
+    sys.exit(shared.run(ttft, "ttft"))
+
+
+def daemon_main() -> None:
+    """Entry point of `ttftd`."""
+    sys.exit(shared.run(ttftd, "ttftd"))

@@ -1,0 +1,1 @@
+"""The commands of `ttft`, one file per kind."""

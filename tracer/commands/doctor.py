@@ -1,0 +1,73 @@
+"""`ttft doctor`: what this host allows. Needs no daemon, and asks it if one answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+from tracer import answers_state
+from tracer.client import Client
+from tracer.commands.shared import client, decode, json_option, paint, print_json, print_lines
+from tracer.errors import TtftError
+from tracer.render import Json
+
+_ASK_S = 3.0
+
+
+class _Daemon(NamedTuple):
+    """The fact that the daemon answers, or why not."""
+
+    ok: bool | None
+    value: str
+    hint: str | None = None
+    name: str = "daemon"
+    required: bool = False
+
+
+@click.command()
+@json_option
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """What this kernel and host allow, what is missing, what to do.
+
+    Works without the daemon; run it as root to see all. Exit code 1 when something needed is
+    missing.
+
+    \b
+    Examples:
+      sudo ttft doctor
+      ttft doctor --json
+    """
+    answer = _here()
+    daemon = _daemon(client(context, _ASK_S))
+    # What the running daemon found goes first: it has the rights that this command may lack.
+    known = {fact["name"] for fact in daemon["facts"]}
+    facts = daemon["facts"] + [fact for fact in answer["facts"] if fact["name"] not in known]
+    answer |= {
+        "daemon": daemon["daemon"],
+        "facts": facts,
+        "ok": not any(fact["ok"] is False and fact["required"] for fact in facts),
+    }
+    if as_json:
+        print_json(answer)
+    else:
+        from tracer.render_state import doctor as lines
+
+        print_lines(lines(answer, paint=paint()))
+    context.exit(0 if answer["ok"] else 1)
+
+
+def _here() -> Json:
+    from tracer.kernel.features import facts
+
+    return answers_state.doctor(facts(), daemon=False)
+
+
+def _daemon(daemon: Client) -> Json:
+    try:
+        answer: Json = decode(daemon.get("/v1/doctor"))
+    except TtftError as error:
+        return answers_state.doctor([_Daemon(None, error.message, error.hint)], daemon=False)
+    answer["facts"] += answers_state.doctor([_Daemon(True, "answers")], daemon=True)["facts"]
+    return answer

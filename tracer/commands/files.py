@@ -1,0 +1,211 @@
+"""Commands that write or read files: export, record, replay."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from tracer.commands.shared import (
+    DURATION,
+    block,
+    client,
+    decode,
+    json_option,
+    paint,
+    print_json,
+    print_lines,
+    say,
+    write,
+)
+from tracer.errors import TtftError
+from tracer.render_units import size
+
+if TYPE_CHECKING:
+    from tracer.derived import Derived
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write beside `path`, then take its place: never half a file under the final name."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _save(path: str, data: bytes) -> None:
+    if path == "-":
+        return write(data)
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        # A device or a pipe is written to, not replaced.
+        target.write_bytes(data)
+        return None
+    with _replacing(target) as file:
+        file.write(data)
+    return None
+
+
+@click.command()
+@click.argument("number", metavar="[ID]", required=False, type=click.IntRange(0))
+@click.option("--since", type=DURATION, metavar="TIME", help="All requests of the last 10m, 1h.")
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to; - for stdout.")
+@click.pass_context
+def export(context: click.Context, number: int | None, since: str | None, output: str) -> None:
+    """Write a Chrome trace to open in https://ui.perfetto.dev.
+
+    \b
+    Examples:
+      ttft export 17 -o trace.json
+      ttft export --since 10m -o trace.json
+    """
+    if (number is None) == (since is None):
+        raise click.UsageError("give an ID or --since, one of them", ctx=context)
+    daemon = client(context)
+    if number is not None:
+        body = daemon.get(f"/v1/requests/{number}/trace")
+    else:
+        body = daemon.get("/v1/trace", {"since": since})
+    _save(output, body)
+    if output != "-":
+        say(f"{output}: {size(len(body))}; open it in https://ui.perfetto.dev")
+
+
+@click.command()
+@click.option("--output", "-o", required=True, metavar="FILE", help="Where to.")
+@click.option("--for", "length", type=DURATION, metavar="TIME", help="Stop after 60s, 10m.")
+@click.pass_context
+def record(context: click.Context, output: str, length: str | None) -> None:
+    """Record what ttftd sees, to replay it elsewhere. Ctrl-C stops.
+
+    A recording holds no prompt and no answer text: it can go into a bug report. What is cut
+    off (daemon stopped, disk full) stays usable up to its last whole line.
+
+    \b
+    Examples:
+      ttft record -o slow.ttft --for 60s
+      ttft replay slow.ttft
+    """
+    path = Path(output)
+    pieces = client(context).stream("/v1/records", {"for": length})
+    cut: TtftError | None = None
+    written = lines = 0
+    began = time.monotonic()
+    with path.open("wb") as file, contextlib.suppress(KeyboardInterrupt):
+        try:
+            for piece in pieces:
+                file.write(piece)
+                written += len(piece)
+                lines += piece.count(b"\n")
+                _progress(written, lines, time.monotonic() - began)
+        except TtftError as error:
+            cut = error
+    if not written:
+        path.unlink()
+        raise cut or TtftError("nothing was recorded", "ttft status says whether ttftd runs")
+    dropped = _drop_half_line(path)
+    _progress_end()
+    say(f"{output}: {lines} records, {size(written - dropped)}")
+    if cut is not None:
+        raise TtftError(
+            f"{output} is truncated: {cut.message}",
+            "it replays up to there; requests open at its end are shown as open",
+        )
+
+
+def _progress(written: int, lines: int, seconds: float) -> None:
+    if sys.stderr.isatty():
+        text = f"\r{seconds:6.0f} s  {lines} records  {size(written)}   (Ctrl-C stops)  "
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _progress_end() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+
+
+def _drop_half_line(path: Path) -> int:
+    """Cut what follows the last newline; returns how many bytes."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        position = end
+        while position:
+            start = max(0, position - 65536)
+            file.seek(start)
+            found = file.read(position - start).rfind(b"\n")
+            if found >= 0:
+                file.truncate(start + found + 1)
+                return end - (start + found + 1)
+            position = start
+        file.truncate(0)
+    return end
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--show", "number", type=click.IntRange(0), metavar="ID", help="One in detail.")
+@click.option("--trace", metavar="OUT", help="Write a Chrome trace of all requests.")
+@json_option
+def replay(file: Path, number: int | None, trace: str | None, as_json: bool) -> None:
+    """The answers of a recording: no daemon, no root, any machine.
+
+    \b
+    Examples:
+      ttft replay slow.ttft
+      ttft replay slow.ttft --show 3
+      ttft replay slow.ttft --json > answers.json
+      ttft replay slow.ttft --trace trace.json
+    """
+    from tracer.answers import answer, detail, dumps
+    from tracer.recording import replay as derive
+
+    found = _newest(derive(file))
+    if trace is not None:
+        from tracer.export.chrome import dump
+
+        _save(trace, dump(found))
+        say(f"{trace}: open it in https://ui.perfetto.dev")
+        if number is None and not as_json:
+            return
+    if number is None:
+        answers = decode(dumps([answer(item) for item in found]))
+        _print_listing(answers, as_json)
+        return
+    wanted = [item for item in found if item.evidence.id == number]
+    if not wanted:
+        ids = ", ".join(str(item.evidence.id) for item in found[-20:]) or "none"
+        raise TtftError(f"no request {number} in {file}", f"there is: {ids}")
+    _print_one(decode(dumps({**answer(wanted[-1]), **detail(wanted[-1])})), as_json)
+
+
+def _newest(derived: Iterator[Derived] | list[Derived]) -> list[Derived]:
+    """The last word on each request, in the order of their ids."""
+    latest = {item.evidence.id: item for item in derived}
+    return [latest[number] for number in sorted(latest)]
+
+
+def _print_listing(answers: list[dict[str, object]], as_json: bool) -> None:
+    if as_json:
+        return print_json(answers)
+    from tracer.render import requests
+
+    return print_lines(requests(answers, paint=paint()))
+
+
+def _print_one(answer: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        return print_json(answer)
+    from tracer.render_show import show
+
+    return print_lines(show(answer, paint=paint(), block=block()))

@@ -1,0 +1,136 @@
+"""Commands that ask the daemon and print its answer."""
+
+from __future__ import annotations
+
+import click
+
+from tracer import render
+from tracer.commands.shared import (
+    DURATION,
+    block,
+    client,
+    decode,
+    json_option,
+    paint,
+    print_json,
+    print_lines,
+)
+
+LAST_MAX = 10_000
+
+
+@click.command()
+@json_option
+@click.pass_context
+def status(context: click.Context, as_json: bool) -> None:
+    """Watched servers, probes, records lost, own cost.
+
+    \b
+    Examples:
+      ttft status
+      ttft status --json
+    """
+    answer = decode(client(context).get("/v1/status"))
+    if as_json:
+        return print_json(answer)
+    from tracer.render_state import status as lines
+
+    return print_lines(lines(answer, paint=paint()))
+
+
+_last = click.option(
+    "--last",
+    "-n",
+    type=click.IntRange(1, LAST_MAX),
+    metavar="N",
+    help="Only the newest N  [default: 20, or all of --since]",
+)
+_since = click.option(
+    "--since", type=DURATION, metavar="TIME", help="Only those of the last 30s, 10m, 1h, 7d."
+)
+_model = click.option("--model", "-m", metavar="NAME", help="Only those for this model.")
+
+
+@click.command()
+@_last
+@_since
+@_model
+@json_option
+@click.pass_context
+def requests(
+    context: click.Context, last: int | None, since: str | None, model: str | None, as_json: bool
+) -> None:
+    """The requests of the history, oldest first, with TTFT and verdict.
+
+    \b
+    Examples:
+      ttft requests
+      ttft requests --since 1h --model beta
+      ttft requests --last 100 --json
+    """
+    query = {"last": last, "since": since, "model": model}
+    answers = decode(client(context).get("/v1/requests", query))
+    if as_json:
+        return print_json(answers)
+    return print_lines(render.requests(answers, paint=paint()))
+
+
+@click.command()
+@_last
+@_since
+@_model
+@json_option
+@click.pass_context
+def spikes(
+    context: click.Context, last: int | None, since: str | None, model: str | None, as_json: bool
+) -> None:
+    """Slow first tokens only: what caused each, and what to do about it.
+
+    \b
+    Examples:
+      ttft spikes
+      ttft spikes --since 7d
+    """
+    query = {"last": last, "since": since, "model": model}
+    answers = decode(client(context).get("/v1/spikes", query))
+    if as_json:
+        return print_json(answers)
+    return print_lines(render.spikes(answers, paint=paint()))
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=click.IntRange(0))
+@json_option
+@click.pass_context
+def show(context: click.Context, number: int, as_json: bool) -> None:
+    """One request: waterfall of its phases, evidence, verdict, advice.
+
+    ID is a number that `ttft requests` or `ttft spikes` shows.
+
+    \b
+    Examples:
+      ttft show 17
+      ttft show 17 --json
+    """
+    answer = decode(client(context).get(f"/v1/requests/{number}"))
+    if as_json:
+        return print_json(answer)
+    from tracer.render_show import show as lines
+
+    return print_lines(lines(answer, paint=paint(), block=block()))
+
+
+@click.command()
+@json_option
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
+    """Each model seen: where it is resident, its size, when it was last used.
+
+    \b
+    Example:
+      ttft models
+    """
+    answers = decode(client(context).get("/v1/models"))
+    if as_json:
+        return print_json(answers)
+    return print_lines(render.models(answers, paint=paint()))

@@ -1,0 +1,137 @@
+"""What the commands share: options, output, and the one place where errors are printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+import orjson
+
+from tracer.client import TIMEOUT_S, Client
+from tracer.errors import TtftError
+from tracer.render import Paint, colour, plain
+from tracer.render_units import DURATION_HELP, clean, parse_duration
+
+DEFAULT_SOCKET = "/run/ttft/ttft.sock"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType[str]):
+    """`10m`, `1.5h`, ...: kept as text, since the daemon reads it too."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_duration(str(value))
+        except ValueError as error:
+            self.fail(f"{error}; give {DURATION_HELP}", param, ctx)
+        return str(value)
+
+
+DURATION = Duration()
+
+
+def client(context: click.Context, timeout_s: float = TIMEOUT_S) -> Client:
+    """The daemon that the options name."""
+    return Client(context.find_root().params.get("socket") or DEFAULT_SOCKET, timeout_s)
+
+
+def json_option(command: F) -> F:
+    """`--json`, on everything that lists."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(
+        command
+    )
+
+
+def decode(body: bytes) -> Any:
+    """The JSON of an answer."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise TtftError(
+            "the daemon's answer is not JSON", "is another program listening on this socket?"
+        ) from error
+
+
+def print_json(value: object) -> None:
+    """Indented JSON with a newline."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write(orjson.dumps(value, option=options))
+
+
+def write(data: bytes) -> None:
+    """To standard output, and out of here: a closed pipe shows now."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Text; characters that the terminal's encoding lacks are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = "".join(line + "\n" for line in lines)
+    write(text.encode(encoding, "backslashreplace"))
+
+
+def paint() -> Paint:
+    """Colours on a terminal, unless NO_COLOR is set."""
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return colour if wanted and os.environ.get("TERM") != "dumb" else plain
+
+
+def block() -> str:
+    """What bars are drawn with."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return "\u2588" if encoding == "utf8" else "#"
+
+
+def say(text: str) -> None:
+    """Progress, to standard error."""
+    click.echo(clean(text), err=True)
+
+
+def run(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run it and return the exit code: 0 fine, 1 failed, 2 wrong usage, 3 no daemon."""
+    try:
+        result = command.main(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return _wrong_usage(error, name)
+    except TtftError as error:
+        return _complain(error.message, error.hint, error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", None)
+    except (BrokenPipeError, SystemExit):
+        # SystemExit is click's own way of ending at a closed pipe.
+        _silence()
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}", None)
+    return result if isinstance(result, int) else 0
+
+
+def _wrong_usage(error: click.ClickException, name: str) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
+    return _complain(error.format_message(), f"see: {where} -h", error.exit_code)
+
+
+def _silence() -> None:
+    """Nobody reads our output any more: let the interpreter's last flush go nowhere."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _complain(message: str, hint: str | None, exit_code: int = 1) -> int:
+    click.echo(f"ttft: {clean(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {clean(hint)}", err=True)
+    return exit_code

@@ -1,0 +1,238 @@
+"""`ttft show`: one request as a waterfall, with its evidence, verdict and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import tzinfo
+
+from tracer.render import COLUMNS, Json, Paint, columns, moment, plain, verdict
+from tracer.render_units import duration, fit, right, size, width, wrap
+
+_NAME = 18
+_TIME = 8
+_BAR = COLUMNS - _NAME - _TIME - 4
+
+
+def show(
+    answer: Json, zone: tzinfo | None = None, paint: Paint = plain, block: str = "#"
+) -> list[str]:
+    """All of one request (an answer with `intervals`); `block` draws the bars."""
+    parts = [
+        _head(answer, zone, paint),
+        _verdict(answer, paint),
+        _waterfall(answer, paint, block),
+        _evidence(answer, paint),
+        _own_figures(answer, paint),
+    ]
+    lines: list[str] = []
+    for part in parts:
+        if part:
+            lines += ["", *part] if lines else part
+    return lines
+
+
+def _head(answer: Json, zone: tzinfo | None, paint: Paint) -> list[str]:
+    date, clock = moment(answer["wall_time"], zone)
+    title = f"Request {answer['id']}: {answer['model'] or 'model unknown'} on {answer['server']}"
+    facts = [
+        answer["endpoint"] or "unknown path",
+        {True: "streaming", False: "not streaming", None: None}[answer["stream"]],
+        None if answer["status"] is None else f"status {answer['status']}",
+        _count(answer["prompt_tokens"], "prompt token"),
+        None if answer["cached_tokens"] is None else f"{answer['cached_tokens']} of them cached",
+        _count(answer["tokens"], "token"),
+    ]
+    return [
+        paint("head", fit(title, COLUMNS)),
+        *wrap(f"{date} {clock}, " + ", ".join(fact for fact in facts if fact), COLUMNS),
+    ]
+
+
+def _count(count: int | None, word: str) -> str | None:
+    return None if count is None else f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _verdict(answer: Json, paint: Paint) -> list[str]:
+    spike = answer["spike"]
+    typical = spike["typical_ms"]
+    first = f"First token after {duration(answer['ttft_ms'])}"
+    if answer["ttft_ms"] is None:
+        first = f"No first token: {verdict(answer)}"
+    first += f"; typically {duration(typical)}." if typical is not None else "."
+    lines = [paint("head", line) for line in wrap(first, COLUMNS)]
+    if spike["is_spike"]:
+        lines += [paint("bad", line) for line in wrap(_judgement(answer), COLUMNS)]
+        lines += wrap(spike["because"] or "", COLUMNS) if spike["because"] else []
+        lines += wrap(spike["advice"], COLUMNS, "-> ", "   ") if spike["advice"] else []
+    if not answer["complete"]:
+        reason = answer["incomplete_because"] or "reason unknown"
+        lines += wrap(f"Incomplete: {reason}.", COLUMNS)
+    return lines
+
+
+def _judgement(answer: Json) -> str:
+    spike = answer["spike"]
+    text = f"Cause: {spike['cause'] or 'unknown'}"
+    if spike["why"]:
+        text += f" ({', '.join(spike['why'])})"
+    if spike["first_expanded"]:
+        text += f"; first to grow: {spike['first_expanded']}"
+    if spike["dominant"]:
+        text += f"; most: {spike['dominant']}"
+    if spike["switch_is_cause"] is not None:
+        text += "; the switch of models is " + ("the cause" if spike["switch_is_cause"] else
+                                                "not the cause")  # fmt: skip
+    if spike["confidence"] is not None:
+        text += f"; confidence {spike['confidence']:.2f}"
+    return text + "."
+
+
+def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
+    intervals = answer["intervals"]
+    if not intervals:
+        return []
+    start = min(item["start_ns"] for item in intervals)
+    end = max(item["end_ns"] for item in intervals)
+    whole = duration((end - start) / 1e6)
+    scale = "0" + right(whole, _BAR - 1)
+    lines = [paint("dim", " " * (COLUMNS - _BAR) + scale)]
+    for phase, spent in answer["phases_ms"].items():
+        mine = [item for item in intervals if item["stage"].split(".")[0] == phase]
+        if not spent and not mine:
+            continue
+        lines.append(_row(phase, spent, _bar(mine, start, end, block)))
+        stages = [stage for stage in answer["stages_ms"] if stage.startswith(f"{phase}.")]
+        if stages == [f"{phase}.rest"]:
+            continue
+        for stage in stages:
+            parts = [item for item in mine if item["stage"] == stage]
+            mark = " ~" if any(item["estimate"] for item in parts) else ""
+            name = f"  .{stage.partition('.')[2]}{mark}"
+            bar = _bar(parts, start, end, "-")
+            lines.append(paint("dim", _row(name, answer["stages_ms"][stage], bar)))
+    if any(item["estimate"] for item in intervals):
+        lines.append("~ an estimate")
+    hidden = [f"{pair} {duration(spent)}" for pair, spent in answer["overlaps_ms"].items()]
+    if hidden:
+        lines += wrap(f"At the same time: {', '.join(hidden)}", COLUMNS)
+    return lines
+
+
+def _row(name: str, spent: float | None, bar: str) -> str:
+    return columns([(name, _NAME), (duration(spent), -_TIME), (bar, _BAR)])
+
+
+def _bar(intervals: Sequence[Json], start: int, end: int, block: str) -> str:
+    cells = [" "] * _BAR
+    whole = max(1, end - start)
+    for item in intervals:
+        first = min(_BAR - 1, (item["start_ns"] - start) * _BAR // whole)
+        last = min(_BAR, -((start - item["end_ns"]) * _BAR // whole))
+        # A piece too short to fill a cell shows in the one it begins in.
+        for cell in range(first, max(first + 1, last)):
+            cells[cell] = block
+    return "".join(cells)
+
+
+def _evidence(answer: Json, paint: Paint) -> list[str]:
+    rows = [row for row in _facts(answer) if row[1]]
+    return [paint("head", "Evidence"), *_labelled(rows)] if rows else []
+
+
+def _facts(answer: Json) -> list[tuple[str, str]]:
+    facts = answer["evidence"]
+    names = ", ".join(answer["weights"])
+    brought = facts["weights_bytes"]
+    disk = facts["weights_bytes_from_disk"]
+    bytes_in = "" if brought is None else f"{size(brought)} brought in"
+    if disk is not None:
+        bytes_in += (", " if bytes_in else "") + f"{size(disk)} from disk"
+    return [
+        ("weights", ": ".join(text for text in (names, bytes_in) if text)),
+        ("page faults", _pair(facts, "major_faults", "major", "minor_faults", "minor")),
+        ("processes", _pair(facts, "processes_started", "started", "processes_exited", "exited")),
+        ("GPU calls", "" if facts["gpu_calls"] is None else str(facts["gpu_calls"])),
+        ("reclaim", "" if facts["reclaim_ms"] is None else duration(facts["reclaim_ms"])),
+        ("model before", _before(facts)),
+        ("waited for", ", ".join(f"#{number}" for number in answer["waited_for"])),
+        ("retry of", ", ".join(f"#{number}" for number in answer["retry_of"])),
+        ("started by", _trigger(answer)),
+        *_files(answer["evidence_detail"]["files"]),
+    ]
+
+
+def _pair(facts: Json, one: str, one_word: str, other: str, other_word: str) -> str:
+    pairs = ((facts[one], one_word), (facts[other], other_word))
+    return ", ".join(f"{count} {word}" for count, word in pairs if count is not None)
+
+
+def _before(facts: Json) -> str:
+    held = {True: "resident", False: "not resident", None: ""}[facts["resident_before"]]
+    before = facts["switched_from"]
+    return ", ".join(text for text in (held, before and f"previous was {before}") if text)
+
+
+def _trigger(answer: Json) -> str:
+    trigger = answer["triggered_by"]
+    return "" if trigger in (None, answer["id"]) else f"#{trigger}"
+
+
+def _files(files: Iterable[Json]) -> list[tuple[str, str]]:
+    rows = []
+    for file in files:
+        if file["format"] is None:
+            continue
+        text = f"{file['path'] or 'inode ' + str(file['ino'])}, {size(file['size'])}"
+        place = [word for word in (file["file_system"], file["device"]) if word]
+        rows.append(("file", text + (f" on {' '.join(place)}" if place else "")))
+    return rows
+
+
+def _labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
+    lines: list[str] = []
+    for label, text in rows:
+        lines += wrap(text, COLUMNS, f"  {label:<14}", " " * 16)
+    return lines
+
+
+def _own_figures(answer: Json, paint: Paint) -> list[str]:
+    said = answer["server_says"]
+    rows = []
+    if said["prompt_ms"] is not None:
+        ours = _prompt_ms(answer)
+        text = f"{duration(said['prompt_ms'])} for the prompt"
+        if ours is not None:
+            text += f", ours {duration(ours)}"
+            if abs(ours - said["prompt_ms"]) > max(5.0, 0.03 * said["prompt_ms"]):
+                text += " (they disagree)"
+        rows.append(("prompt time", text))
+    if said["prompt_n"] is not None:
+        cached = "" if said["cache_n"] is None else f", {said['cache_n']} from its cache"
+        rows.append(("prompt tokens", f"{said['prompt_n']} worked on{cached}"))
+    if said["load_ms"] is not None:
+        rows.append(("load time", duration(said["load_ms"])))
+    return [paint("head", "The server's own figures"), *_labelled(rows)] if rows else []
+
+
+def _prompt_ms(answer: Json) -> float | None:
+    """Our figure for the server's prompt time: work from prompt start on, relay left out."""
+    start = answer["at_ns"]["prompt_start"]
+    if start is None:
+        return None
+    spent = 0
+    for item in answer["intervals"]:
+        phase = item["stage"].split(".")[0]
+        counts = phase in ("load", "transfer", "init") or item["stage"] in (
+            "prefill.prompt",
+            "prefill.shared",
+            "prefill.rest",
+            "prefill",
+        )
+        if counts and item["start_ns"] >= start:
+            spent += item["end_ns"] - item["start_ns"]
+    return spent / 1e6
+
+
+def widest(lines: Iterable[str]) -> int:
+    """Columns of the widest line."""
+    return max(map(width, lines), default=0)

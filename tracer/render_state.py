@@ -1,0 +1,116 @@
+"""`ttft status` and `ttft doctor` as text."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from tracer.render import COLUMNS, Json, Paint, columns, moment, plain
+from tracer.render_units import duration, fit, size, wrap
+
+
+def status(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> list[str]:
+    """Watched servers, probes, records lost, own cost, history."""
+    date, clock = moment(answer["began"], zone)
+    head = f"ttftd {answer['version']} on Linux {answer['kernel']} {answer['machine']}"
+    return [
+        paint("head", fit(head, COLUMNS)),
+        f"since {date} {clock[:8]}, pid {answer['pid']}",
+        "",
+        *_servers(answer["servers"], paint),
+        "",
+        *_probes(answer["probes"], paint),
+        *_lost(answer["lost"], paint),
+        *_cost(answer["cost"]),
+        *_history(answer["history"], paint),
+    ]
+
+
+def _servers(servers: list[Json], paint: Paint) -> list[str]:
+    if not servers:
+        text = "No server found yet. Known ones are found by themselves; name any other in "
+        return wrap(text + "[[server]] of the configuration.", COLUMNS)
+    head = [("SERVER", 24), ("PORT", -5), ("PID", -7), ("REQUESTS", -8), ("MODEL", 28)]
+    lines = [paint("head", columns(head))]
+    for server in servers:
+        fields = [
+            (server["name"], 24),
+            (server["port"], -5),
+            (server["pid"], -7),
+            (server["requests"], -8),
+            (server["model"] or "-", 28),
+        ]
+        lines.append(columns(fields))
+        if server["unreadable"]:
+            text = f"not readable: it {server['unreadable_means']}"
+            lines += [paint("bad", line) for line in wrap(text, COLUMNS, "  ", "  ")]
+            lines += wrap(server["advice"], COLUMNS, "  -> ", "     ")
+    return lines
+
+
+def _probes(probes: list[Json], paint: Paint) -> list[str]:
+    attached = [probe for probe in probes if probe["attached"]]
+    lines = [f"Probes   {len(attached)} of {len(probes)} groups attached"]
+    for probe in probes:
+        if probe["attached"]:
+            continue
+        text = f"{probe['group']}: off, {probe['off_because'] or 'reason unknown'}"
+        if probe["unseen"]:
+            text += f"; not seen: {probe['unseen']}"
+        kind = "bad" if probe["required"] else "dim"
+        lines += [paint(kind, line) for line in wrap(text, COLUMNS, " " * 9, " " * 11)]
+    return lines
+
+
+def _lost(lost: Json, paint: Paint) -> list[str]:
+    counts = {kind: count for kind, count in lost.items() if count}
+    if not counts:
+        return ["Lost     no records"]
+    text = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    lines = [paint("bad", line) for line in wrap(text, COLUMNS, "Lost     ", " " * 9)]
+    advice = "raise [probes] ring_kb and packet_ring_kb in the configuration"
+    return lines + wrap(advice, COLUMNS, "      -> ", " " * 9)
+
+
+def _cost(cost: Json) -> list[str]:
+    share = cost["cpu_share"]
+    parts = [
+        None if cost["pss_bytes"] is None else f"{size(cost['pss_bytes'])} memory",
+        None if share is None else f"{share * 100:.2f} % of one core",
+        None if cost["bpf_ns"] is None else f"{duration(cost['bpf_ns'] / 1e6)} in BPF programs",
+    ]
+    known = ", ".join(part for part in parts if part)
+    return wrap(known or "not measured", COLUMNS, "Cost     ", " " * 9)
+
+
+def _history(history: Json, paint: Paint) -> list[str]:
+    text = f"{history['path']}, {size(history['size_bytes'])}"
+    lines = wrap(text, COLUMNS, "History  ", " " * 9)
+    if history["trouble"]:
+        text = f"not written: {history['trouble']}; {history['pending']} requests wait in memory"
+        lines += [paint("bad", line) for line in wrap(text, COLUMNS, " " * 9, " " * 9)]
+        lines += wrap(history["hint"] or "", COLUMNS, "      -> ", " " * 9)
+    if history["dropped"]:
+        lines += wrap(f"{history['dropped']} requests were dropped", COLUMNS, " " * 9, " " * 9)
+    return lines
+
+
+def doctor(answer: Json, paint: Paint = plain) -> list[str]:
+    """What this host allows, what is missing, what to do."""
+    lines: list[str] = []
+    for fact in answer["facts"]:
+        mark, kind = _mark(fact)
+        text = wrap(f"{fact['name']}: {fact['value']}", COLUMNS, " " * 4, " " * 6)
+        lines += [paint(kind, mark) + text[0][2:], *text[1:]]
+        if fact["ok"] is not True and fact["hint"]:
+            lines += wrap(fact["hint"], COLUMNS, "   -> ", " " * 6)
+    missing = sum(1 for fact in answer["facts"] if fact["ok"] is False and fact["required"])
+    end = f"{missing} needed and not here: see NO above." if missing else "All needed is here."
+    return [*lines, "", paint("bad" if missing else "good", end)]
+
+
+def _mark(fact: Json) -> tuple[str, str]:
+    if fact["ok"] is None:
+        return "  ", "dim"
+    if fact["ok"]:
+        return "ok", "good"
+    return ("NO", "bad") if fact["required"] else ("no", "dim")
