@@ -1,0 +1,114 @@
+"""The open exchanges of one connection, in order, and the facts told of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from tracer.http.bodies import TopLevel
+from tracer.http.endpoints import Endpoint, find
+from tracer.http.replies import Reply
+from tracer.records import AnyRecord, Conn, EndWhy, HttpEnd, HttpRequest, Unreadable
+
+MAX_QUIET = 128 << 10  # bytes of headers, trailers or chunk extensions in a row
+MAX_OPEN = 64
+MAX_FILL = 64 << 20  # a longer hole in a body is not worth following
+FILLER = b" " * 65536
+_REQUEST_KEYS = frozenset({"model", "stream"})
+
+
+class Unparsable(Exception):
+    """These bytes are not HTTP/1.1; `why` says what they are instead."""
+
+    def __init__(self, why: Unreadable) -> None:
+        super().__init__(why)
+        self.why: Unreadable = why
+
+
+class Exchange:
+    """An open exchange and the facts told of it so far."""
+
+    __slots__ = (
+        "bytes",
+        "endpoint",
+        "facts",
+        "method",
+        "received",
+        "reply",
+        "scan",
+        "status",
+        "whole_request",
+        "xid",
+    )
+
+    def __init__(self, xid: int, method: str, endpoint: Endpoint | None) -> None:
+        self.xid = xid
+        self.method = method
+        self.endpoint = endpoint
+        self.facts: list[AnyRecord] = []
+        self.received = 0
+        self.scan = TopLevel(_REQUEST_KEYS) if endpoint is not None else None
+        self.whole_request = False
+        self.status: int | None = None
+        self.reply: Reply | None = None
+        self.bytes = 0
+
+
+def content_length(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) < 19 else None
+
+
+class Exchanges:
+    """Facts gather in `out`, which its owner empties. `heads`: open ones with method HEAD."""
+
+    __slots__ = ("_xids", "conn", "heads", "open", "out")
+
+    def __init__(self, conn: Conn, xids: Iterator[int], out: list[AnyRecord]) -> None:
+        self.conn = conn
+        self.open: deque[Exchange] = deque()
+        self.out = out
+        self.heads = 0
+        self._xids = xids
+
+    def tell(self, exchange: Exchange, fact: AnyRecord) -> None:
+        exchange.facts.append(fact)
+        self.out.append(fact)
+
+    def begin(self, ts_ns: int, method: str, url: str) -> Exchange:
+        """A request whose first byte arrived at `ts_ns`."""
+        if len(self.open) >= MAX_OPEN:
+            raise Unparsable("gap")
+        exchange = Exchange(next(self._xids), method, find(url))
+        self.open.append(exchange)
+        self.heads += method == "HEAD"
+        path = exchange.endpoint.path if exchange.endpoint else None
+        fact = HttpRequest(
+            ts_ns=ts_ns, xid=exchange.xid, conn=self.conn, method=method, endpoint=path
+        )
+        self.tell(exchange, fact)
+        return exchange
+
+    def end(self, exchange: Exchange, ts_ns: int, why: EndWhy) -> None:
+        """The exchange is over at `ts_ns`."""
+        self.open.remove(exchange)
+        self.heads -= exchange.method == "HEAD"
+        reply, says, tokens, model, error = exchange.reply, None, None, None, False
+        if reply is not None:
+            for mark in reply.finish(ts_ns):
+                self.tell(exchange, mark)
+            says, tokens, model, error = reply.says(), reply.tokens, reply.model, reply.error
+        fact = HttpEnd(
+            ts_ns=ts_ns,
+            xid=exchange.xid,
+            why=why,
+            bytes=exchange.bytes,
+            tokens=tokens,
+            says=says,
+            model=model,
+            error=error or (exchange.status or 0) >= 400,
+        )
+        self.tell(exchange, fact)
+
+    def end_all(self, ts_ns: int, why: EndWhy) -> None:
+        while self.open:
+            self.end(self.open[0], ts_ns, why)
