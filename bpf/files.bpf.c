@@ -133,7 +133,7 @@ INLINE void exit_open(struct task_struct *task, long nr, const struct syscall_ar
 		return;
 	new_token(f.ptr);
 	token = file_token(f.ptr);
-	state = track(&f, token, ret, nr == SYS_OPEN ? args->a0 : args->a1);
+	state = track(&f, token, ret, nr == SYS_OPEN ? args->a0 : args->a1, now);
 	if (!state)
 		return;
 	__sync_fetch_and_add(&state->opens, 1);

@@ -151,13 +151,13 @@ INLINE void new_token(u64 ptr)
 	__sync_fetch_and_add(&open_generation, 1);
 }
 
-INLINE void emit_file(const struct file_facts *f, u32 token, s32 fd, u64 user_name)
+INLINE void emit_file(const struct file_facts *f, u32 token, s32 fd, u64 user_name, u64 now)
 {
 	struct ttft_file *rec = reserve_record(TTFT_FILE, sizeof(*rec));
 
 	if (!rec)
 		return;
-	fill_header(&rec->h, TTFT_FILE, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
+	fill_header(&rec->h, TTFT_FILE, now, bpf_get_current_pid_tgid());
 	rec->file = (struct ttft_file_id){.ino = f->ino, .dev = f->dev, .token = token};
 	rec->size = f->size;
 	rec->fd = fd;
@@ -170,7 +170,8 @@ INLINE void emit_file(const struct file_facts *f, u32 token, s32 fd, u64 user_na
 }
 
 /* The state of a file, begun at first sight; NULL when the table is full. */
-INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 fd, u64 user_name)
+INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 fd, u64 user_name,
+				     u64 now)
 {
 	struct ttft_file_key key = {.ino = f->ino, .dev = f->dev};
 	struct ttft_file_state *state = bpf_map_lookup_elem(&files, &key);
@@ -190,7 +191,7 @@ INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 
 		if (!state)
 			return NULL;
 	}
-	emit_file(f, token, fd, user_name);
+	emit_file(f, token, fd, user_name, now);
 	return state;
 }
 
@@ -207,7 +208,7 @@ INLINE bool resolve(struct thread *t, const struct file_facts *f, s32 fd, struct
 		return true;
 	}
 	token = file_token(f->ptr);
-	state = track(f, token, fd, 0);
+	state = track(f, token, fd, 0, bpf_ktime_get_ns());
 	if (!state)
 		return false;
 	id->ino = f->ino;

@@ -1,0 +1,154 @@
+"""Facts about this host, gathered before anything is decided; `ttft doctor` prints them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracer.errors import KernelError
+from tracer.kernel import libbpf
+
+BTF = Path("/sys/kernel/btf/vmlinux")
+ARCHITECTURES = ("x86_64", "aarch64")
+CGROUP_ADVICE = "mkdir -p /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified"
+_KIND_TYPEDEF, _KIND_FUNC = 8, 12
+_PROG_TRACING = 26
+_MAP_RINGBUF, _MAP_TASK_STORAGE = 27, 29
+_HELPER_FIND_VMA = 180
+_CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
+_CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`ok` None: only told. Where it is False, `missing` is lost and `advice` says what to do."""
+
+    name: str
+    value: str
+    ok: bool | None = None
+    missing: str | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the kernel's type information says: enough to choose programs and options."""
+
+    tracepoints: frozenset[str]
+    rdonly_cast: bool
+
+    def has(self, section: str) -> bool:
+        """Whether a program of this section can be loaded here."""
+        kind, _, name = section.partition("/")
+        return kind != "tp_btf" or name in self.tracepoints
+
+
+def detect(sections: list[str], btf: str | None = None) -> Features:
+    """Look up the tracepoints that `sections` (`tp_btf/NAME`) need."""
+    handle = libbpf.kernel_btf(btf)
+    try:
+        names = [s.partition("/")[2] for s in sections if s.startswith("tp_btf/")]
+        found = (n for n in names if libbpf.btf_has(handle, f"btf_trace_{n}", _KIND_TYPEDEF))
+        cast = libbpf.btf_has(handle, "bpf_rdonly_cast", _KIND_FUNC)
+        return Features(tracepoints=frozenset(found), rdonly_cast=cast)
+    finally:
+        libbpf.free_btf(handle)
+
+
+def cgroup2_root() -> str | None:
+    """Where the cgroup v2 hierarchy is mounted."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup2 ") and before.split()[3] == "/":
+            return before.split()[4].replace("\\040", " ")
+    return None
+
+
+def missing_capabilities() -> list[str]:
+    """Those of the needed capabilities this process lacks."""
+    status = Path("/proc/self/status").read_text()
+    mask = next(int(s.split()[1], 16) for s in status.splitlines() if s.startswith("CapEff:"))
+    if mask >> _CAP_SYS_ADMIN & 1:
+        return []
+    return [name for bit, name in sorted(_CAPABILITIES.items()) if not mask >> bit & 1]
+
+
+def _lockdown() -> str:
+    try:
+        text = Path("/sys/kernel/security/lockdown").read_text()
+    except OSError:
+        return "unknown (securityfs is not mounted)"
+    return text.partition("[")[2].partition("]")[0] or text.strip()
+
+
+def _fact(name: str, ok: bool, value: str, missing: str, advice: str) -> Fact:
+    if ok:
+        return Fact(name, value, True)
+    return Fact(name, value, False, missing, advice)
+
+
+def _privilege() -> Fact:
+    lacking = missing_capabilities()
+    value = f"uid {os.geteuid()}" + (f", without {', '.join(lacking)}" if lacking else "")
+    return _fact("privilege", not lacking, value, "everything", "run ttftd as root")
+
+
+def _library() -> Fact:
+    try:
+        return Fact("libbpf", libbpf.version(), True)
+    except KernelError as error:
+        return Fact("libbpf", error.message, False, "everything", error.hint)
+
+
+def _host() -> list[Fact]:
+    machine, root = platform.machine(), cgroup2_root()
+    return [
+        Fact("kernel", platform.release()),
+        _fact(
+            "machine", machine in ARCHITECTURES, machine, "everything",
+            "x86_64 and aarch64 are supported",
+        ),
+        _privilege(),
+        Fact("lockdown", _lockdown()),
+        _fact("cgroup v2", root is not None, root or "not mounted", "requests", CGROUP_ADVICE),
+    ]  # fmt: skip
+
+
+def facts(btf: str | None = None, probes: Mapping[str, str] | None = None) -> list[Fact]:
+    """All facts; nothing is loaded. `probes`: section (`tp_btf/NAME`) to what it is for."""
+    library = _library()
+    place = btf or str(BTF)
+    there = Path(place).exists()
+    btf_fact = _fact(
+        "BTF", there, place if there else f"no {place}", "everything",
+        "a kernel with CONFIG_DEBUG_INFO_BTF=y, or its types by --btf",
+    )  # fmt: skip
+    known = [*_host(), library, btf_fact]
+    if not there or not library.ok:
+        return known
+    found = detect(list(probes or {}), btf)
+    for section, unseen in (probes or {}).items():
+        has = found.has(section)
+        name = section.replace("tp_btf/", "tracepoint ")
+        known.append(_fact(name, has, _yes(has), unseen, "a newer kernel"))
+    known.append(Fact("bpf_rdonly_cast", _yes(found.rdonly_cast)))
+    return known + (_probed() if not missing_capabilities() else [])
+
+
+def _probed() -> list[Fact]:
+    """What only a try can tell."""
+    ring = libbpf.has_map_type(_MAP_RINGBUF)
+    storage = libbpf.has_map_type(_MAP_TASK_STORAGE)
+    vma = libbpf.has_helper(_PROG_TRACING, _HELPER_FIND_VMA)
+    return [
+        _fact("ring buffer", ring, _yes(ring), "everything", "Linux 5.8 or newer"),
+        _fact("task storage", storage, _yes(storage), "everything", "Linux 5.12 or newer"),
+        _fact("bpf_find_vma", vma, _yes(vma), "page faults", "Linux 5.17 or newer"),
+    ]
+
+
+def _yes(there: bool) -> str:
+    return "there" if there else "missing"

@@ -1,0 +1,375 @@
+"""The kernel side as one object: load, watch, drain."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import secrets
+import struct
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tracer.errors import KernelError, RecordError
+from tracer.kernel import features, layouts, libbpf, maps, perf, wire
+from tracer.kernel.maps import Table
+from tracer.kernel.probes import Probes, Program, probe_of
+from tracer.kernel.ring import Rings
+from tracer.kernel.sweep import Sweeper
+from tracer.kernel.wire import Raw
+from tracer.records import Exit, Insert, Op, Span
+
+OBJECTS = Path(__file__).parent / "objects"
+_ARCH_TAGS = {"x86_64": 1, "aarch64": 2}
+_STATS_SIZE = 216
+_STATS_AT = 192
+#: How long totals of an ended process are kept, ns.
+_KEEP_TOTALS_NS = 60_000_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the programs are told; sizes in bytes, times in ns. None: the object's default."""
+
+    min_file_size: int | None = None
+    span_gap_ns: int | None = None
+    span_max_ns: int | None = None
+    insert_gap_ns: int | None = None
+    insert_max_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Total:
+    """All like events of a process on a file since it was watched; exact."""
+
+    count: int
+    bytes: int
+    busy_ns: int
+
+
+@dataclass(frozen=True)
+class RunStats:
+    """How long a program ran. `missed`: runs that were left out because it was running."""
+
+    program: str
+    run_ns: int
+    runs: int
+    missed: int
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then."""
+
+    group: str
+    attached: bool
+    required: bool = True
+    off_because: str | None = None
+    unseen: str | None = None
+
+
+def object_path(machine: str | None = None) -> Path:
+    """The object for this machine; KernelError where there is none."""
+    name = machine or platform.machine()
+    path = OBJECTS / f"ttft.{name}.bpf.o"
+    if not path.exists():
+        raise KernelError(
+            f"there is no BPF object for {name} ({path})",
+            "in a checkout run `python build_bpf.py`; else install ttft anew",
+        )
+    return path
+
+
+class Kernel:
+    """Everything the kernel tells. Owned by one thread. `open()`, then `close()`."""
+
+    def __init__(self, handle: int, probes: Probes, off: Collection[str]) -> None:
+        self._handle = handle
+        self._off = frozenset(off)
+        self.probes = probes
+        self._tables: dict[str, Table] = {}
+        self._rings = Rings([self.table("ring").fd, self.table("packets").fd])
+        self._sweeper = Sweeper(self.table("spans"), self.table("files"))
+        self._cpus = libbpf.possible_cpus()
+        self._bad_records = 0
+        self._ended: deque[tuple[int, int]] = deque()
+        self._stats_fd: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        btf: Path | None = None,
+        off: Collection[str] = (),
+        sizes: Mapping[str, int] | None = None,
+        options: Options | None = None,
+        path: Path | None = None,
+        attach: bool = True,
+    ) -> Self:
+        """Load the object and attach all groups that are not `off`.
+
+        `btf`: type information of the kernel, where it has none itself. `sizes`: of the
+        rings in bytes and of the tables in entries, by name.
+        """
+        types = str(btf) if btf else None
+        if types is None and not features.BTF.exists():
+            raise KernelError(
+                f"this kernel has no type information ({features.BTF})",
+                "a kernel with CONFIG_DEBUG_INFO_BTF=y, or its types by --btf FILE",
+            )
+        handle = libbpf.open_object(str(path or object_path()), types)
+        try:
+            loaded, missing = _prepare(handle, types, sizes or {}, options or Options())
+            libbpf.load_object(handle)
+            perf.raise_file_limit()
+            kernel = cls(handle, Probes(loaded, missing), off)
+        except KernelError:
+            libbpf.close_object(handle)
+            raise
+        try:
+            for group in kernel.probes.groups if attach else ():
+                if group not in kernel._off:
+                    kernel.attach(group)
+        except KernelError:
+            kernel.close()
+            raise
+        return kernel
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Detach everything and free all; nothing stays in the kernel."""
+        self.probes.close()
+        self._rings.close()
+        if self._stats_fd is not None:
+            os.close(self._stats_fd)
+            self._stats_fd = None
+        if self._handle:
+            libbpf.close_object(self._handle)
+            self._handle = 0
+
+    def table(self, name: str) -> Table:
+        """A map of the object."""
+        if name not in self._tables:
+            found = libbpf.find_map(self._handle, name)
+            self._tables[name] = Table(libbpf.map_fd(found), *libbpf.map_sizes(found))
+        return self._tables[name]
+
+    def program(self, name: str) -> int:
+        """A loaded program, for test runs."""
+        return self.probes.programs[name].handle
+
+    # --- probe groups ---------------------------------------------------------------
+
+    def attach(self, group: str) -> int:
+        """Attach a group; ns it took."""
+        return self.probes.attach(group, self.watched() if group == "faults" else None)
+
+    def detach(self, group: str) -> int:
+        """Detach a group; ns it took."""
+        return self.probes.detach(group)
+
+    def groups(self) -> list[GroupState]:
+        """Each group, and why it is off where it is."""
+        return [self._group(name) for name in self.probes.groups]
+
+    def _group(self, name: str) -> GroupState:
+        rows = [p.probe for p in self.probes.programs.values() if p.probe.group == name]
+        rows += [row for row in map(probe_of, self.probes.missing) if row.group == name]
+        lacking = {n: why for n, why in self.probes.missing.items() if probe_of(n).group == name}
+        attached = name in self.probes.attached and not lacking
+        required = any(row.required for row in rows)
+        if attached:
+            return GroupState(name, True, required)
+        why = "off in the configuration" if name in self._off else "not needed now"
+        because = "; ".join(dict.fromkeys(lacking.values())) or why
+        unseen = ", ".join(dict.fromkeys(row.without for row in rows))
+        return GroupState(name, False, required, because, unseen)
+
+    # --- what to watch ----------------------------------------------------------------
+
+    def watch(self, tgid: int) -> None:
+        """Watch a process, all its threads, and what it forks from now on."""
+        try:
+            pidfd = os.pidfd_open(tgid)
+        except ProcessLookupError:
+            return
+        try:
+            since = struct.pack("<Q", time.monotonic_ns())
+            self.table("watched").put(struct.pack("<I", tgid), since)
+            self._mark(pidfd, 1)
+        finally:
+            os.close(pidfd)
+        self.probes.cover(tgid)
+
+    def _mark(self, pidfd: int, value: int) -> None:
+        try:
+            self.table("marks").put(struct.pack("<i", pidfd), struct.pack("<I", value))
+        except KernelError as error:
+            if os.strerror(errno.ENOENT) not in error.message and (
+                os.strerror(errno.ESRCH) not in error.message
+            ):
+                raise
+
+    def unwatch(self, tgid: int) -> None:
+        """Let a process go, and what it forks from now on."""
+        self.probes.uncover(tgid)
+        self.table("watched").delete(struct.pack("<I", tgid))
+        try:
+            pidfd = os.pidfd_open(tgid)
+        except ProcessLookupError:
+            return
+        try:
+            self._mark(pidfd, 0)
+        finally:
+            os.close(pidfd)
+
+    def watched(self) -> list[int]:
+        """Process ids watched now."""
+        return [struct.unpack("<I", key)[0] for key, _ in self.table("watched").items()]
+
+    def add_server_comm(self, comm: str) -> None:
+        """A program whose exec makes a process watched on the spot (15 bytes count)."""
+        self.table("server_comms").put(comm.encode()[:15].ljust(16, b"\0"), struct.pack("<I", 1))
+
+    def track_file(self, dev: int, ino: int) -> None:
+        """Count insertions of a file from now on, before it is seen used. `dev`: kernel's."""
+        files = self.table("files")
+        key = layouts.FILE_KEY.packer.pack(ino, dev, 0)
+        if files.get(key) is None:
+            files.put(key, bytes(files.value_size))
+
+    def watch_port(self, netns: int, port: int) -> None:
+        """A port whose connections are read; `netns`: inode of the network namespace."""
+        ports = self.table("ports")
+        ports.put(struct.pack("<IHH", netns, port, 0), bytes(ports.value_size))
+
+    # --- what happened ------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when records hurry."""
+        return self._rings.fileno()
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until a record hurries, or the time is over."""
+        self._rings.wait(timeout_ms)
+
+    def drain(self) -> list[Raw]:
+        """All there is in the rings; for processes that ended, their last spans too."""
+        found: list[Raw] = []
+        for data in self._rings.drain():
+            try:
+                raw = wire.decode(data)
+            except RecordError:
+                self._bad_records += 1
+                continue
+            found.append(raw)
+            if isinstance(raw, Exit):
+                self._ended.append((raw.ts_ns, raw.tgid))
+                found += self._sweeper.end_of(raw.tgid)
+        self._forget(time.monotonic_ns())
+        return found
+
+    def sweep(self, now_ns: int) -> list[Span | Insert]:
+        """What is still growing, as far as it changed since the last sweep."""
+        return self._sweeper.sweep(now_ns)
+
+    def _forget(self, now_ns: int) -> None:
+        gone = set()
+        while self._ended and now_ns - self._ended[0][0] > _KEEP_TOTALS_NS:
+            gone.add(self._ended.popleft()[1])
+        if gone:
+            totals = self.table("totals")
+            for key, _ in list(totals.items()):
+                if layouts.TOTAL_KEY.packer.unpack(key)[2] in gone:
+                    totals.delete(key)
+
+    def totals(self) -> dict[tuple[int, int, int, Op], Total]:
+        """Exact totals by (tgid, dev, ino, op)."""
+        found = {}
+        entries = maps.rows(self.table("totals"), layouts.TOTAL_KEY, layouts.TOTAL)
+        for (ino, dev, tgid, op, _), (count, size, busy) in entries:
+            found[tgid, dev, ino, wire.OPS[op]] = Total(count, size, busy)
+        return found
+
+    def inserted(self) -> dict[tuple[int, int], int]:
+        """Pages that came into the page cache, exact, by (dev, ino)."""
+        entries = maps.rows(self.table("files"), layouts.FILE_KEY, layouts.FILE_STATE)
+        return {(dev, ino): state[1] for (ino, dev, _), state in entries}
+
+    def lost(self) -> dict[str, int]:
+        """Records lost since the start, by kind; `.table`, `.lookup`: not for want of ring."""
+        found = {"undecodable": self._bad_records} if self._bad_records else {}
+        table = self.table("lost")
+        for why, suffix in enumerate(layouts.LOSSES):
+            for kind, name in layouts.KINDS.items():
+                count = maps.per_cpu_sum(table, kind + why * layouts.KIND_SLOTS, self._cpus)
+                if count:
+                    found[name + suffix] = count
+        return found
+
+    # --- what it costs ------------------------------------------------------------------
+
+    def enable_stats(self) -> None:
+        """Count run times of programs, until closed; costs some 20 ns a run."""
+        if self._stats_fd is None:
+            self._stats_fd = libbpf.enable_stats()
+
+    def run_stats(self) -> list[RunStats]:
+        """Run times, all zero unless statistics are enabled (here or by sysctl)."""
+        found = []
+        for name, program in self.probes.programs.items():
+            info = libbpf.info(libbpf.program_fd(program.handle), _STATS_SIZE)
+            run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
+            found.append(RunStats(name, run_ns, runs, missed))
+        return found
+
+
+def _prepare(
+    handle: int, btf: str | None, sizes: Mapping[str, int], options: Options
+) -> tuple[dict[str, Program], dict[str, str]]:
+    """Options, sizes, and which programs this kernel can take."""
+    programs = {
+        name: Program(section, program, probe_of(name))
+        for name, section, program in libbpf.programs(handle)
+    }
+    known = features.detect([p.section for p in programs.values()], btf)
+    missing = {}
+    for name, program in list(programs.items()):
+        if not known.has(program.section):
+            if program.probe.required:
+                raise KernelError(
+                    f"this kernel lacks {program.section}, which is needed for "
+                    f"{program.probe.without}", "see `ttft doctor`",
+                )  # fmt: skip
+            libbpf.set_autoload(program.handle, False)
+            missing[name] = f"this kernel lacks {program.section}"
+            del programs[name]
+    for name, size in sizes.items():
+        libbpf.set_map_size(libbpf.find_map(handle, name), size)
+    _set_options(handle, options, known.rdonly_cast)
+    return programs, missing
+
+
+def _set_options(handle: int, options: Options, rdonly_cast: bool) -> None:
+    memory = libbpf.initial_value(libbpf.find_map(handle, ".rodata.options"))
+    values = dict(
+        zip(layouts.OPTIONS.names, layouts.OPTIONS.packer.unpack(memory.raw), strict=True)
+    )
+    if values["arch"] != _ARCH_TAGS.get(platform.machine()):
+        raise KernelError(
+            f"the BPF object was built for another machine than {platform.machine()}",
+            "install ttft anew, or run `python build_bpf.py` in a checkout",
+        )
+    given = {n: getattr(options, n) for n in options.__dataclass_fields__}
+    values |= {n: v for n, v in given.items() if v is not None}
+    values |= {"token_secret": secrets.randbits(64), "rdonly_cast": int(rdonly_cast)}
+    memory.raw = layouts.OPTIONS.packer.pack(*values.values())

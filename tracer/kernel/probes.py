@@ -1,0 +1,133 @@
+"""The one table of programs, and their coming and going in groups."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from tracer.errors import KernelError
+from tracer.kernel import features, libbpf
+from tracer.kernel.perf import EVENTS, FaultEvents
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`without`: what is not recorded where the program cannot be had."""
+
+    group: str
+    program: str
+    required: bool
+    without: str
+
+
+PROBES = (
+    Probe("lifecycle", "ttft_fork", True, "child processes"),
+    Probe("lifecycle", "ttft_exec", True, "servers started later"),
+    Probe("lifecycle", "ttft_exit", True, "ends of processes"),
+    Probe("lifecycle", "ttft_signal", False, "who stopped a process"),
+    Probe("cache", "ttft_insert", False, "bytes from disk"),
+    Probe("files", "ttft_sys_enter", False, "opens, reads and mappings of weights"),
+    Probe("files", "ttft_sys_exit", False, "opens, reads and mappings of weights"),
+    Probe("faults", "ttft_fault_begin", False, "page faults on weights"),
+    Probe("faults", "ttft_fault_minor", False, "page faults on weights"),
+    Probe("faults", "ttft_fault_major", False, "page faults on weights"),
+)
+SOCKETS = "sockets"
+#: Those that stay; the others cost every process something and come and go.
+ALWAYS_ON = ("lifecycle", "cache", SOCKETS)
+BY_PROGRAM = {probe.program: probe for probe in PROBES}
+
+
+def probe_of(program: str) -> Probe:
+    """The row of a program; what is not in the table is a socket program."""
+    return BY_PROGRAM.get(program) or Probe(SOCKETS, program, True, "requests")
+
+
+@dataclass(frozen=True)
+class Program:
+    section: str
+    handle: int
+    probe: Probe
+
+
+class Probes:
+    """The loaded programs. A link is held by this process alone: killed, it leaves nothing."""
+
+    def __init__(self, programs: dict[str, Program], missing: dict[str, str]) -> None:
+        self.programs = programs
+        self.missing = missing
+        self._links: dict[str, list[int]] = {}
+        self._faults: FaultEvents | None = None
+
+    @property
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(p.probe.group for p in self.programs.values()))
+
+    @property
+    def attached(self) -> list[str]:
+        return [g for g in self.groups if g in self._links]
+
+    def attach(self, group: str, tgids: list[int] | None = None) -> int:
+        """Attach a group, for faults to these processes; ns it took, 0 where it was attached."""
+        if group in self._links:
+            return 0
+        began = time.monotonic_ns()
+        chosen = {n: p for n, p in self.programs.items() if p.probe.group == group}
+        self._links[group] = links = []
+        perf = {n: libbpf.program_fd(p.handle) for n, p in chosen.items() if n in EVENTS}
+        if len(perf) == len(EVENTS):
+            self._faults = FaultEvents(perf)
+            for tgid in tgids or []:
+                self._faults.add(tgid)
+        for name, program in chosen.items():
+            if name not in EVENTS:
+                links += self._attach_one(name, program)
+        return time.monotonic_ns() - began
+
+    def _attach_one(self, name: str, program: Program) -> list[int]:
+        try:
+            if program.section.startswith("cgroup_skb/"):
+                return [self._attach_cgroup(program.handle)]
+            return [libbpf.attach(program.handle)]
+        except KernelError as error:
+            if program.probe.required:
+                raise
+            self.missing[name] = error.message
+            return []
+
+    def _attach_cgroup(self, handle: int) -> int:
+        root = features.cgroup2_root()
+        if root is None:
+            raise KernelError(
+                "no cgroup v2 hierarchy is mounted, so requests cannot be seen",
+                features.CGROUP_ADVICE,
+            )
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return libbpf.attach_cgroup(handle, fd)
+        finally:
+            os.close(fd)
+
+    def detach(self, group: str) -> int:
+        """Detach a group; ns it took."""
+        began = time.monotonic_ns()
+        for link in self._links.pop(group, []):
+            libbpf.destroy_link(link)
+        if group == "faults" and self._faults:
+            self._faults.close()
+            self._faults = None
+        return time.monotonic_ns() - began
+
+    def cover(self, tgid: int) -> None:
+        """A process became watched: its threads' faults too, if that group is attached."""
+        if self._faults:
+            self._faults.add(tgid)
+
+    def uncover(self, tgid: int) -> None:
+        if self._faults:
+            self._faults.remove(tgid)
+
+    def close(self) -> None:
+        for group in list(self._links):
+            self.detach(group)
