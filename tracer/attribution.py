@@ -1,0 +1,143 @@
+"""The verdict: is it a spike, which phase grew first, which grew most, why, and what to do.
+
+Confidence is 0.97 for a verdict on full evidence with a baseline, less: 0.15 without a baseline,
+0.2 where the request is incomplete, 0.15 where over a tenth of the dominant phase is an estimate,
+0.25 where the cause is not known further, and the share of `other` in the whole.
+"""
+
+from __future__ import annotations
+
+from tracer import baseline, codes, reasons, wording
+from tracer.baseline import Baseline
+from tracer.case import Case
+from tracer.derived import PHASES, Phases, Spike
+
+#: A phase that holds this part of the excess has expanded (one tenth).
+_EXPANDED_PART = 10
+#: Phases whose excess is within a tenth of the largest are named beside it.
+_NEAR_PART = 10
+#: Prefill up to so many times what its size lets expect is explained by its size.
+_EXPLAINED = 2.0
+_COLD = ("evict", "spawn", "load", "transfer", "init")
+_SWITCH_STAGES = ("queue.switch", "queue.drain")
+
+
+def judge(case: Case) -> Spike:
+    """The verdict by the rules of the contract."""
+    base = baseline.of(case.evidence.baseline, case.evidence.server, case.model, case.kind)
+    if case.took_ns is None or not _is_spike(case, base, case.took_ns):
+        return Spike(is_spike=False, typical_ns=base.typical_ns)
+    excess = excess_ns(case, base)
+    total = max(1, case.took_ns - (base.typical_ns or 0))
+    first = next((p for p in PHASES if excess[p] * _EXPANDED_PART >= total), None)
+    top = max(PHASES, key=lambda p: (excess[p], -PHASES.index(p)))
+    near = [p for p in PHASES if excess[p] and excess[p] * _NEAR_PART >= excess[top] * 9]
+    cause = _cause(case, base, top)
+    why = reasons.of(case.evidence, case.phases, case.facts)
+    return Spike(
+        is_spike=True,
+        typical_ns=base.typical_ns,
+        first_expanded=first or top,
+        dominant="+".join(near) or top,
+        cause=cause,
+        why=why,
+        because=wording.because(case, cause, why),
+        advice=advice(cause, why),
+        switch_is_cause=switch_is_cause(case),
+        confidence=_confidence(case, base, top, cause),
+    )  # fmt: skip
+
+
+def work_ns(phases: Phases) -> dict[str, int]:
+    """Phases less decoding, which is generation and no wait for a first token."""
+    decode = phases.stages_ns.get("prefill.decode", 0)
+    return {p: n - decode if p == "prefill" else n for p, n in phases.phases_ns.items()}
+
+
+def excess_ns(case: Case, base: Baseline) -> dict[str, int]:
+    """How much longer than typical each phase took; without a baseline, all of it."""
+    return {
+        p: max(0, n - base.phases_ns.get(p, 0)) for p, n in work_ns(case.phases).items()
+    }  # fmt: skip
+
+
+def _is_spike(case: Case, base: Baseline, took: int) -> bool:
+    settings = case.evidence.settings
+    least = round(settings.min_ms * 1e6)
+    if base.typical_ns is not None:
+        return took > max(least, round(settings.factor * base.typical_ns))
+    cold = sum(case.phases.phases_ns[p] for p in _COLD)
+    return took > least and cold * 2 > took
+
+
+def _cause(case: Case, base: Baseline, phase: str) -> str:
+    if phase == "other":
+        return "unknown"
+    if phase == "prefill":
+        return _prefill_cause(case, base)
+    stages = {s: n for s, n in case.phases.stages_ns.items() if s.partition(".")[0] == phase}
+    return max(stages, key=lambda s: (stages[s], -codes.STAGES.index(s)), default=f"{phase}.rest")
+
+
+def _prefill_cause(case: Case, base: Baseline) -> str:
+    stages = {
+        s: n for s, n in case.phases.stages_ns.items()
+        if s.startswith("prefill.") and s != "prefill.decode"
+    }  # fmt: skip
+    largest = max(stages, key=lambda s: (stages[s], -codes.STAGES.index(s)), default="prefill.rest")
+    if largest != "prefill.prompt" or case.uncached_tokens is None:
+        return largest
+    expected = base.prefill_ns(case.uncached_tokens)
+    if expected is None or work_ns(case.phases)["prefill"] <= expected * _EXPLAINED:
+        return largest
+    return "prefill.unexplained"
+
+
+def advice(cause: str, why: tuple[str, ...]) -> str | None:
+    """The antecedent's advice, being nearer to what can be changed, else the cause's."""
+    for code in why:
+        found = codes.get(code, "why")
+        if found and found.advice:
+            return found.advice
+    found = codes.get(cause, "stage", "cause")
+    return found.advice if found else None
+
+
+def switch_is_cause(case: Case) -> bool | None:
+    """Whether a switch of models changed what is resident, or made the request wait.
+
+    A switch that started nothing, brought nothing in and was not waited for is correlation.
+    So is a load without a switch: first of all, after sleep, or from a cache that was emptied.
+    """
+    stages, e = case.phases.stages_ns, case.evidence
+    took = case.took_ns or 0
+    if sum(stages.get(s, 0) for s in _SWITCH_STAGES) * _EXPANDED_PART >= max(took, 1):
+        return True
+    own_start = any(stages.get(s) for s in ("spawn.exec", "spawn.fit", "evict.stop", "evict.wait"))
+    changed = own_start or e.resident_before is False
+    switched = case.facts.switched_from is not None
+    if switched:
+        if changed:
+            return True
+        read = reasons.read_from_disk(e, case.facts)
+        if e.resident_before is None and not case.timeline.engine_seen:
+            return True if read else None
+        return False
+    return e.previous_model is None and changed and case.phase_ns("evict") > 0
+
+
+def _confidence(case: Case, base: Baseline, phase: str, cause: str) -> float:
+    score = 0.97
+    if base.typical_ns is None:
+        score -= 0.15
+    if not case.complete:
+        score -= 0.2
+    mine = [x for x in case.phases.intervals if x.stage.partition(".")[0] == phase]
+    guessed = sum(x.end_ns - x.start_ns for x in mine if x.estimate)
+    if guessed * 10 > max(1, case.phases.phases_ns[phase]):
+        score -= 0.15
+    if cause in ("unknown", "prefill.unexplained") or cause.endswith(".rest"):
+        score -= 0.25
+    window = max(1, case.timeline.end_ns - case.timeline.start_ns)
+    score -= case.phases.phases_ns["other"] / window
+    return round(min(0.99, max(0.05, score)), 2)

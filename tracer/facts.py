@@ -1,0 +1,129 @@
+"""One request's evidence as figures. None is unknown, never 0."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from tracer import scene, startup
+from tracer.derived import Facts, Timeline
+from tracer.evidence import Evidence
+from tracer.records import File, Span
+from tracer.scene import Key, Scene
+from tracer.weights import BULK_BYTES, FAULTS, PAGE, READS, Disk, share
+
+_ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+
+
+def name_of(file: File) -> str:
+    """The file's own name; its inode where no path is known."""
+    return PurePosixPath(file.path).name if file.path else f"inode-{file.ino}"
+
+
+def stem_of(file: File) -> str:
+    name = name_of(file)
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def model_of(e: Evidence) -> str | None:
+    """As the request names it, else the reply, the runner's command line, its weights file."""
+    for x in (e.request, e.hop):
+        if x and x.model:
+            return x.model
+    for x in (e.request, e.hop):
+        if x and x.reply_model:
+            return x.reply_model
+    s = scene.of(e)
+    if s.life and s.life.command and s.life.command.model:
+        return s.life.command.model
+    files = own_files(s)
+    return stem_of(files[0]) if files else None
+
+
+def own_files(s: Scene) -> list[File]:
+    """Weights of this request's runner: what it touched, else what its command line names."""
+    trees = {s.tree, *(scene.descendants(s.e.lives, x.tgid) for x in s.failures)}
+    tgids = frozenset().union(*trees)
+    touched = {(x.dev, x.ino) for x in s.e.opens if x.tgid in tgids}
+    touched |= {(x.dev, x.ino) for x in s.e.spans if x.tgid in tgids}
+    touched |= {(x.dev, x.ino) for x in s.e.inserts if x.tgid in tgids}
+    found = [f for key, f in s.weights.items() if key in touched]
+    path = s.life.command.model_path if s.life and s.life.command else None
+    if not found and path:
+        found = [f for f in s.weights.values() if f.path == path]
+    if not found and len(s.weights) == 1 and s.e.resident_before:
+        found = list(s.weights.values())
+    return sorted(found, key=lambda f: (-f.size, f.path or "", f.dev, f.ino))
+
+
+def of(e: Evidence, t: Timeline) -> Facts:
+    s = scene.of(e)
+    files = own_files(s)
+    spans = _own_spans(s)
+    known = s.runner is not None and not any(a.group == "files" for a in e.armed)
+    faults_known = known and not any(a.group == "faults" for a in e.armed)
+    disk = _from_disk(s, files, spans) if known else None
+    own = [x for x in e.lives if x.tgid != e.front and scene.role(x) != "decoy"]
+    forks = [x.fork_ns for x in own if x.fork_ns is not None]
+    exits = [x.exit_ns for x in own if x.exit_ns is not None]
+    model = model_of(e)
+    return Facts(
+        weights=tuple(dict.fromkeys(name_of(f) for f in files)),
+        weights_bytes=_brought(s, files, spans) if known else None,
+        weights_bytes_from_disk=disk,
+        major_faults=_faults(s, spans, "fault_major") if faults_known else None,
+        minor_faults=_faults(s, spans, "fault_minor") if faults_known else None,
+        gpu_calls=None,
+        processes_started=sum(t.start_ns <= x <= t.end_ns for x in forks),
+        processes_exited=sum(t.start_ns <= x <= t.end_ns for x in exits),
+        reclaim_ns=None,
+        resident_before=e.resident_before,
+        switched_from=e.previous_model if e.previous_model != model else None,
+    )
+
+
+def _own_spans(s: Scene) -> list[Span]:
+    trees = [s.tree, *(scene.descendants(s.e.lives, x.tgid) for x in s.failures)]
+    tgids = frozenset().union(*trees)
+    return [x for x in s.spans_of(tgids) if x.ts_ns < s.end_ns and x.end_ns >= s.start_ns]
+
+
+def _within(s: Scene, span: Span, amount: int) -> int:
+    return share(amount, span.ts_ns, span.end_ns, s.start_ns, s.end_ns)
+
+
+def _faults(s: Scene, spans: list[Span], op: str) -> int:
+    return sum(_within(s, x, x.count) for x in spans if x.op == op)
+
+
+def _from_disk(s: Scene, files: list[File], spans: list[Span]) -> int:
+    disk = Disk(s.e.inserts)
+    inserted = sum(disk.bytes((f.dev, f.ino), s.start_ns, s.end_ns) for f in files)
+    return inserted + sum(_within(s, x, x.bytes) for x in spans if x.op == "read_direct")
+
+
+def _brought(s: Scene, files: list[File], spans: list[Span]) -> int:
+    """Distinct file bytes: mapped with populate or read in bulk, else inserted or faulted."""
+    disk = Disk(s.e.inserts)
+    total = 0
+    for f in files:
+        mine = [x for x in spans if (x.dev, x.ino) == (f.dev, f.ino)]
+        mapped = max(
+            (x.bytes for x in mine if x.op == "mmap" and x.populate and x.bytes >= BULK_BYTES),
+            default=0,
+        )
+        read: dict[Key, int] = {}
+        for x in mine:
+            if x.op in READS:
+                through = (x.tgid, x.token)
+                read[through] = read.get(through, 0) + _within(s, x, x.bytes)
+        faulted = sum(_within(s, x, x.count) * PAGE for x in mine if x.op in FAULTS)
+        inserted = disk.bytes((f.dev, f.ino), s.start_ns, s.end_ns)
+        total += min(f.size, max(mapped, faulted, inserted, *read.values(), 0))
+    return total
+
+
+def starts_seen(e: Evidence) -> bool:
+    """Whether the runner was started or woken within the request's window."""
+    return bool(startup.of(scene.of(e)))

@@ -1,0 +1,200 @@
+"""When the prompt was begun, and whom the request waited for until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracer.derived import Interval
+from tracer.eviction import Eviction
+from tracer.evidence import Life, Other
+from tracer.scene import Scene, may_run_models, streams
+from tracer.startup import Start, early_head_ns, program_of
+
+#: A slot is given on before the last bytes of the reply that held it are on the wire.
+HANDOVER_NS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A claim on the queue and the requests (by id) it was spent on."""
+
+    claim: Interval
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`start_ns`: prompt start; `free_ns`: when the last request ahead was done."""
+
+    start_ns: int | None
+    estimate: bool
+    free_ns: int | None
+    ahead: tuple[Other, ...]
+
+
+def _ids(others: list[Other] | tuple[Other, ...]) -> tuple[int, ...]:
+    return tuple(sorted({o.id for o in others if o.id is not None}))
+
+
+def engine_seen(scene: Scene) -> bool:
+    """Whether the engine's work shows: in a hop, or in a server that holds the model itself."""
+    if scene.e.hop is not None:
+        return True
+    if not scene.front_serves:
+        return False
+    return program_of(scene) == "llama-server"
+
+
+def _beside(scene: Scene) -> list[Other]:
+    """Other requests on the same runner that were not over when this one was read."""
+    return [
+        o for o in scene.others
+        if o.runner is not None and o.runner == scene.runner
+        and (o.end_ns is None or o.end_ns > scene.read_end_ns)
+        and _reached_ns(o) < scene.end_ns
+    ]  # fmt: skip
+
+
+def _reached_ns(o: Other) -> int:
+    return o.arrival_ns if o.runner_arrival_ns is None else o.runner_arrival_ns
+
+
+def _one_slot(scene: Scene) -> bool:
+    command = scene.life.command if scene.life else None
+    return command is not None and "parallel=1" in command.options
+
+
+def _ahead(scene: Scene, by_ns: int, known: bool) -> list[Other]:
+    """Who held what this request waited for: done by the time it was begun.
+
+    Who was still at work then held another slot. Where the begin is not known, a later
+    arrival that was done earlier has overtaken only if there is a single slot.
+    """
+    found = []
+    for o in _beside(scene):
+        if o.end_ns is None or o.end_ns > by_ns + (HANDOVER_NS if known else 0) or o.failed:
+            continue
+        earlier = _reached_ns(o) <= (scene.hop_ns or scene.start_ns)
+        if known or earlier or _one_slot(scene):
+            found.append(o)
+    return found
+
+
+def prompt(scene: Scene, starts: list[Start]) -> Prompt:
+    """Prompt start by the headers where they tell, else the last of hop, free slot, readiness."""
+    if not engine_seen(scene):
+        return Prompt(None, True, None, ())
+    head = early_head_ns(scene.serving, program_of(scene))
+    if head is not None and scene.start_ns <= head <= scene.end_ns:
+        ahead = _ahead(scene, head, known=True)
+        free = max((o.end_ns or 0 for o in ahead), default=None)
+        free = None if free is None else min(free, head)
+        return Prompt(head, False, free, tuple(ahead))
+    ahead = _ahead(scene, scene.end_ns, known=False)
+    free = max((o.end_ns or 0 for o in ahead), default=None)
+    ready = max((s.ready_ns for s in starts), default=None)
+    reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
+    begin = max(t for t in (reached, free, ready) if t is not None)
+    return Prompt(min(begin, scene.end_ns), True, free, tuple(ahead))
+
+
+def busy(scene: Scene, at: Prompt) -> Iterator[Wait]:
+    if at.free_ns is None:
+        return
+    for x in scene.claim("queue.busy", scene.read_end_ns, at.free_ns, estimate=at.estimate):
+        yield Wait(x, _ids(at.ahead))
+
+
+def _reach_ns(scene: Scene, starts: list[Start]) -> int:
+    """Until when the front kept the request back: its own runner's start, or the hop."""
+    times = [s.begin_ns for s in starts]
+    if scene.hop_ns is not None:
+        times.append(scene.hop_ns)
+    elif scene.front_serves:
+        times.append(scene.read_end_ns)
+    return min([*times, scene.end_ns])
+
+
+def drain(scene: Scene, starts: list[Start], evictions: list[Eviction]) -> Iterator[Wait]:
+    """Requests on other runners that had to end before the switch this one needed."""
+    if not starts and scene.hop_ns is not None:
+        return
+    until = _reach_ns(scene, starts)
+    leaving = {x.life.tgid: x.begin_ns for x in evictions}
+    for o in scene.others:
+        if o.runner in (None, scene.runner, scene.e.front):
+            continue
+        if evictions and o.runner not in leaving:
+            continue
+        end = min(until, leaving.get(o.runner, until), until if o.end_ns is None else o.end_ns)
+        begin = max(scene.read_end_ns, _reached_ns(o))
+        for x in scene.claim("queue.drain", begin, end, tgid=o.runner):
+            yield Wait(x, _ids([o]))
+
+
+def _start_end_ns(scene: Scene, life: Life) -> int:
+    """When another runner's start was over: it got work, or was gone."""
+    work = [
+        o.runner_arrival_ns for o in scene.others
+        if o.runner == life.tgid and o.runner_arrival_ns is not None
+        and o.runner_arrival_ns >= (life.fork_ns or 0)
+    ]  # fmt: skip
+    gone = [life.exit_ns] if life.exit_ns is not None else []
+    return min([*work, *gone], default=scene.end_ns)
+
+
+def switch(scene: Scene, starts: list[Start]) -> Iterator[Wait]:
+    """Another model's start was in the way, from when it was asked for."""
+    until = _reach_ns(scene, starts)
+    own = {scene.runner, scene.e.front, *(x.tgid for x in scene.failures)}
+    for life in scene.e.lives:
+        if life.tgid in own or life.fork_ns is None or not may_run_models(scene.e, life):
+            continue
+        asking = [o for o in scene.others if o.runner == life.tgid and o.arrival_ns <= life.fork_ns]
+        begin = min((o.arrival_ns for o in asking), default=life.fork_ns)
+        begin = max(begin, scene.read_end_ns)
+        end = min(until, _start_end_ns(scene, life))
+        for x in scene.claim("queue.switch", begin, end, tgid=life.tgid):
+            yield Wait(x, _ids(asking))
+
+
+def prefill(scene: Scene, at: Prompt) -> Iterator[Interval]:
+    """From prompt start to the first token; before it, tokenising with nobody ahead."""
+    if at.start_ns is None:
+        return
+    begin = at.start_ns
+    yield from scene.claim("prefill.prompt", begin, scene.end_ns, estimate=at.estimate)
+    reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
+    free = reached if at.free_ns is None else max(reached, at.free_ns)
+    yield from scene.claim("prefill.tokenize", free, begin)
+    for o in _beside(scene):
+        if o not in at.ahead:
+            worked = o.runner_head_ns if o.runner_head_ns is not None else o.first_token_ns
+            since = max(begin, _reached_ns(o) if worked is None else worked)
+            end = scene.end_ns if o.end_ns is None else o.end_ns
+            yield from scene.claim("prefill.shared", since, end, estimate=True)
+    yield from _decode(scene, begin)
+    yield from _relay(scene, begin)
+
+
+def _decode(scene: Scene, begin_ns: int) -> Iterator[Interval]:
+    """Not streaming: generation is inside; how long is the server's own word."""
+    if streams(scene.e.request):
+        return
+    for x in (scene.e.hop, scene.e.request):
+        says = x.says if x else None
+        if x and says and says.predicted_ms is not None and says.predicted_ms > 0:
+            end = min(scene.end_ns, x.end_ns if x.end_ns is not None else scene.end_ns)
+            took = min(round(says.predicted_ms * 1e6), max(0, end - begin_ns))
+            yield from scene.claim("prefill.decode", end - took, end, estimate=True)
+            return
+
+
+def _relay(scene: Scene, begin_ns: int) -> Iterator[Interval]:
+    hop = scene.e.hop
+    if hop is None:
+        return
+    left = hop.first_token_ns if streams(scene.e.request) else hop.end_ns
+    if left is not None:
+        yield from scene.claim("prefill.relay", max(left, begin_ns), scene.end_ns)

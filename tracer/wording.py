@@ -1,0 +1,143 @@
+"""The one sentence with figures that says what a slow request waited for."""
+
+from __future__ import annotations
+
+from tracer import codes, reasons
+from tracer.case import Case
+from tracer.derived import Facts
+from tracer.records import File
+
+_DEATHS = {
+    "died.oom": "after the kernel had killed the runner for lack of memory",
+    "died.signal": "after the runner had crashed",
+    "died.killed_by_front": "and the front killed the runner before it was ready",
+}
+
+
+def seconds(ns: int) -> str:
+    """`1.23 s`, or `340 ms` below a second."""
+    return f"{ns / 1e9:.2f} s" if ns >= 1_000_000_000 else f"{ns / 1e6:.0f} ms"
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB" if count >= 1_000_000 else f"{count / 1e3:.0f} kB"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part // max(1, whole)} %"
+
+
+def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
+    """One sentence: how long, of what, with bytes, rates and names where they are known."""
+    t, facts = case.timeline, case.facts
+    phase = cause.partition(".")[0]
+    phase = phase if phase in case.phases.phases_ns else "other"
+    took, whole = case.phase_ns(phase), t.end_ns - t.start_ns
+    body = {
+        "queue": _queue, "evict": _evict, "spawn": _spawn, "load": _load, "prefill": _prefill,
+    }.get(phase, _plain)  # fmt: skip
+    text = f"{seconds(took)} of {seconds(whole)} ({_share(took, whole)}) went to {phase}: "
+    text += body(case, cause)
+    if phase not in ("evict", "queue") and facts.switched_from and case.phase_ns("evict"):
+        text += f", after {facts.switched_from} had been stopped to make room"
+    text += _antecedents(why, facts)
+    if case.outcome == "client_gone":
+        text += "; the client then gave up"
+    elif case.outcome == "server_died" and "died.killed_by_front" not in why:
+        text += "; the server then died"
+    return text + "."
+
+
+def _antecedents(why: tuple[str, ...], facts: Facts) -> str:
+    parts = [_DEATHS[w] for w in why if w in _DEATHS]
+    if "idle.timeout" in why:
+        parts.append("the model having been unloaded after idle time, its prompt cache with it")
+    if "options.changed" in why:
+        parts.append("the same weights having been loaded with other options before")
+    if "evicted.pagecache" in why:
+        parts.append("the weights of the running model having been dropped from the page cache")
+    if "load.readahead" in why:
+        faults = (facts.major_faults or 0) + (facts.minor_faults or 0)
+        parts.append(f"in {faults} page faults of 4 KiB")
+    if "load.refault" in why:
+        parts.append("more than the file holds, so parts were read again")
+    return "".join(f", {p}" for p in parts)
+
+
+def _queue(case: Case, cause: str) -> str:
+    ids = ", ".join(str(i) for i in case.timeline.waited_for)
+    took = seconds(case.stage_ns(cause))
+    if cause == "queue.busy":
+        return f"the runner was busy for {took}" + (f" with request {ids}" if ids else "")
+    if cause == "queue.drain":
+        return f"request {ids or 'of another model'} had to end first ({took})"
+    if cause == "queue.switch":
+        return f"another model was being started for {took}" + (
+            f" for request {ids}" if ids else ""
+        )
+    return f"{codes.meaning(cause, 'stage')} for {took}"
+
+
+def _evict(case: Case, cause: str) -> str:
+    old = case.facts.switched_from or "the old runner"
+    stop = case.stage_ns("evict.stop")
+    wait = case.stage_ns("evict.wait")
+    return f"stopping {old} took {seconds(stop)}, waiting before the next start {seconds(wait)}"
+
+
+def _spawn(case: Case, cause: str) -> str:
+    parts = {
+        "spawn.exec": "starting the program", "spawn.device": "looking for devices",
+        "spawn.fit": "working out what fits in memory",
+    }  # fmt: skip
+    told = [
+        f"{text} took {seconds(case.stage_ns(stage))}"
+        for stage, text in parts.items()
+        if case.stage_ns(stage)
+    ]
+    return ", ".join(told) or codes.meaning(cause, "stage")
+
+
+def _main_file(case: Case) -> File | None:
+    named = case.facts.weights
+    files = [f for f in case.evidence.files if f.path and f.path.rpartition("/")[2] in named]
+    return max(files, key=lambda f: f.size, default=None)
+
+
+def _load(case: Case, cause: str) -> str:
+    facts = case.facts
+    file = _main_file(case)
+    name = file.path.rpartition("/")[2] if file and file.path else "the weights"
+    spent = sum(case.stage_ns(s) for s in ("load.disk", "load.network"))
+    disk = facts.weights_bytes_from_disk
+    if not disk or not spent or not reasons.read_from_disk(case.evidence, facts):
+        brought = facts.weights_bytes
+        size = f"{megabytes(brought)} of " if brought else ""
+        return f"{size}{name} came from the page cache, none from disk to speak of"
+    place = _place(file, "load.network" if case.stage_ns("load.network") else "load.disk")
+    rate = disk / 1e6 / (spent / 1e9)
+    return f"{megabytes(disk)} of {name} came from {place} in {seconds(spent)} ({rate:.0f} MB/s)"
+
+
+def _place(file: File | None, stage: str) -> str:
+    kind = "the network" if stage == "load.network" else "disk"
+    known = [x for x in (file.device, file.fs) if x] if file else []
+    return f"{kind} ({', '.join(known)})" if known else kind
+
+
+def _prefill(case: Case, cause: str) -> str:
+    tokens = case.uncached_tokens
+    size = f"a prompt of {tokens} tokens to work on" if tokens is not None else "work on the prompt"
+    if cause == "prefill.unexplained":
+        return f"{size}, longer than that size takes when warm, with nothing seen to explain it"
+    if cause in ("prefill.prompt", "prefill.rest"):
+        return f"{size}, with nothing loaded and nothing started" if _idle(case) else size
+    return f"{codes.meaning(cause, 'stage', 'cause')} ({size})"
+
+
+def _idle(case: Case) -> bool:
+    return not any(case.phase_ns(p) for p in ("evict", "spawn", "load", "transfer", "init"))
+
+
+def _plain(case: Case, cause: str) -> str:
+    return codes.meaning(cause, "stage", "cause")
