@@ -62,11 +62,11 @@ def checks(cases: Sequence[Case], size: int) -> list[Check]:
     first_id = next(c.answer["id"] for c in shown if c.sent.scenario == "slot_first")
     whole = -(-size // PAGE) * PAGE
     return [
-        _check("all is seen (complete)", shown, _complete),
-        _check("phases sum to TTFT, stages to phases, exactly", shown, _sums),
-        _check("unexplained (other) under 2 % of TTFT", shown, _other),
-        _check("TTFT as the client's own, within 2 ms or 1 %", shown, _client),
-        _check("prompt time as the server's own, within 5 ms or 3 %", shown, _prompt),
+        _check("all is seen (complete)", shown, complete),
+        _check("phases sum to TTFT, stages to phases, exactly", shown, sums),
+        _check("unexplained (other) under 2 % of TTFT", shown, other),
+        _check("TTFT as the client's own, within 2 ms or 1 %", shown, client),
+        _check("prompt time as the server's own, within 5 ms or 3 %", shown, prompt),
         _check(f"bytes from disk are the file's {size:,}, to the page", cold, _disk(whole, whole)),
         _check("switched back: under 1 % of them from disk", back, _disk(0, size // 100)),
         _check("slow or not, cause and switch as they should be", shown, _verdict),
@@ -84,11 +84,13 @@ def _ns(milliseconds: float) -> int:
     return round(milliseconds * 1_000_000)
 
 
-def _complete(case: Case) -> str | None:
+def complete(case: Case) -> str | None:
+    """Why the answer is not complete; None where it is. The other checks answer alike."""
     return None if case.answer["complete"] else str(case.answer["incomplete_because"])
 
 
-def _sums(case: Case) -> str | None:
+def sums(case: Case) -> str | None:
+    """Phases against TTFT, stages against phases, in integers of nanoseconds."""
     phases, stages = case.answer["phases_ms"], case.answer["stages_ms"]
     if sum(map(_ns, phases.values())) != _ns(case.answer["ttft_ms"]):
         return f"phases sum to {sum(phases.values()):.6f} of {case.answer['ttft_ms']:.6f} ms"
@@ -99,18 +101,21 @@ def _sums(case: Case) -> str | None:
     return None
 
 
-def _other(case: Case) -> str | None:
-    other, ttft = case.answer["phases_ms"]["other"], case.answer["ttft_ms"]
-    return f"{other:.3f} of {ttft:.1f} ms" if other >= 0.02 * ttft else None
+def other(case: Case) -> str | None:
+    """What is left unexplained, against its budget."""
+    left, ttft = case.answer["phases_ms"]["other"], case.answer["ttft_ms"]
+    return f"{left:.3f} of {ttft:.1f} ms" if left >= 0.02 * ttft else None
 
 
-def _client(case: Case) -> str | None:
-    ours, client = case.answer["ttft_ms"], case.sent.ttft_ms
-    off = abs(ours - client) > max(2.0, 0.01 * client)
-    return f"{ours:.3f} ms, client {client:.3f} ms" if off else None
+def client(case: Case) -> str | None:
+    """TTFT against what the client measured."""
+    ours, theirs = case.answer["ttft_ms"], case.sent.ttft_ms
+    off = abs(ours - theirs) > max(2.0, 0.01 * theirs)
+    return f"{ours:.3f} ms, client {theirs:.3f} ms" if off else None
 
 
-def _prompt(case: Case) -> str | None:
+def prompt(case: Case) -> str | None:
+    """Prompt time against what the server reports."""
     stages = case.answer["stages_ms"]
     ours = stages.get("prefill.prompt", 0.0) + stages.get("prefill.shared", 0.0)
     server = case.sent.prompt_eval_ms

@@ -1,0 +1,30 @@
+"""What holds for every request, whatever the server and the client did."""
+
+from __future__ import annotations
+
+from demo import checks
+from demo.scenarios import Sent
+from tests.workloads.llama import Reply
+from tests.workloads.ttftd import Json, Ttftd, matched
+
+
+def explained(daemon: Ttftd, replies: list[Reply]) -> list[Json]:
+    """The answers for these replies, once all are over."""
+    sent = [reply.sent_ns for reply in replies]
+    return matched(daemon.wait_finished(len(replies)), sent)
+
+
+def assert_sound(answer: Json, reply: Reply, body: bytes | None = None) -> None:
+    """Sums, the client's own TTFT, the server's own prompt time, sizes and counts."""
+    assert reply.ttft_ms is not None
+    assert reply.prompt_eval_ms is not None
+    sent = Sent("-", "-", reply.sent_ns, reply.ttft_ms, reply.prompt_eval_ms)
+    case = checks.Case(sent, answer)
+    tests = [checks.complete, checks.sums, checks.other, checks.client]
+    if answer["stream"] is not False:
+        tests.append(checks.prompt)
+    assert [wrong for test in tests if (wrong := test(case)) is not None] == [], answer
+    assert answer["outcome"] == "ok"
+    assert answer["status"] == 200
+    if body is not None:
+        assert answer["prompt_bytes"] == len(body)

@@ -1,0 +1,81 @@
+"""The daemon killed, started twice, and started again."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Ask
+from tests.e2e.helpers import assert_sound, explained
+from tests.workloads import bpf, llama, pagecache
+from tests.workloads.throttle import Throttle
+from tests.workloads.ttftd import Ttftd
+from tests.workloads.waiting import wait_for
+
+pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
+DISK_BYTES_PER_S = 80_000_000
+OPTIONS = ("-np", "1", "-c", "2048")
+
+
+def ours() -> set[str]:
+    """Names of our programs in the kernel."""
+    return set(bpf.program_names("ttft_").values())
+
+
+def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
+    before, links = ours(), set(bpf.link_ids())
+    daemon = Ttftd(tmp_path / "ttftd")
+    file = weights / "alpha.gguf"
+    with (
+        Throttle(file, "ttft-kill") as throttle,
+        llama.router(weights, 1, *OPTIONS, log=tmp_path / "server.log") as server,
+        server.client(keep_alive=False) as client,
+    ):
+        throttle.add(server.pid)
+        with daemon:
+            assert ours() > before
+            warm = [ask(lambda: client.chat("beta", "Before the daemon dies.")) for _ in range(2)]
+            kept = daemon.wait_finished(len(warm))
+            pagecache.drop(file)
+            throttle.limit(DISK_BYTES_PER_S)
+
+            def kill_while_loading() -> None:
+                wait_for(lambda: pagecache.cached_bytes(file) > 40_000_000, 30, "weights to come")
+                daemon.kill()
+
+            killer = threading.Thread(target=kill_while_loading)
+            killer.start()
+            during = ask(lambda: client.chat("alpha", "The daemon dies meanwhile."))
+            killer.join()
+        throttle.limit(None)
+        assert during.status == 200
+        assert during.tokens > 0
+        wait_for(lambda: ours() == before, 5, "the kernel to drop our programs")
+        assert set(bpf.link_ids()) <= links
+
+        with daemon:
+            daemon.wait_servers()
+            after = ask(lambda: client.chat("alpha", "And after it is back."))
+            answers = daemon.wait_finished(len(kept) + 1)
+            assert answers[: len(kept)] == kept
+            [answer] = explained(daemon, [after])
+            assert_sound(answer, after)
+            assert answer["id"] > kept[-1]["id"]
+    history = sqlite3.connect(daemon.state / "history.db")
+    assert history.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert ours() == before
+
+
+def test_second_daemon_says_so(daemon: Ttftd) -> None:
+    done = subprocess.run(daemon.command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    message, hint = done.stderr.strip().splitlines()[-2:]
+    assert str(daemon.socket) in message
+    assert str(daemon.pid) in message or "already" in message or "another" in message
+    assert hint.startswith("hint: ")
+    assert "Traceback" not in done.stderr
+    assert daemon.get("/v1/status")["schema"] == 1
