@@ -109,11 +109,13 @@ class Talk:
 
     @property
     def streaming(self) -> bool:
-        """Asked for a stream, by the body or else by the endpoint's default."""
+        """Answered as a stream, or asked for one by the body or else by the endpoint."""
+        if self.head is not None and self.head.event_stream:
+            return True
         if self.body is not None and self.body.stream is not None:
             return self.body.stream
         known = ENDPOINTS.get(self.request.endpoint or "")
-        return bool(known and known.streams) or (self.head is not None and self.head.event_stream)
+        return bool(known and known.streams)
 
     def exchange(self) -> Exchange:
         """The exchange as evidence."""

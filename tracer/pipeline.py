@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from tracer.derive import derive as derive_one
+from tracer.derive import warm_record
 from tracer.derived import Derived
 from tracer.evidence import Evidence
 from tracer.records import AnyRecord, Warm
@@ -20,6 +22,9 @@ KINDS_KEPT = 256
 
 Derive = Callable[[Evidence], Derived]
 Kind = tuple[str, str | None, str]
+Looks = tuple[str, str | None, bool | None, bool, str | None, int | None]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class Pipeline:
@@ -32,6 +37,7 @@ class Pipeline:
         self._fold = Fold()
         self._derive = derive_one if derive is None else derive
         self._warm: dict[Kind, deque[Warm]] = {}
+        self._kinds: dict[Looks, Kind] = {}
 
     def feed(self, record: AnyRecord) -> list[Derived]:
         """Take in one record; the requests to report because of it.
@@ -68,37 +74,50 @@ class Pipeline:
         return derived
 
     def _against_history(self, evidence: Evidence) -> Derived:
-        """Derived with the baseline of its own model and kind, which deriving tells."""
-        derived = self._derive(evidence)
-        history = self._warm.get((evidence.server, derived.model, derived.kind))
-        if not history:
+        """Derived with the baseline of its own model and kind, which only deriving tells: so
+        with that of the last request that looked the same, and again where that was wrong."""
+        looks = _looks(evidence)
+        guess = self._kinds.get(looks)
+        derived = self._derive_with(evidence, guess)
+        kind = (evidence.server, derived.model, derived.kind)
+        if kind == guess:
             return derived
-        return self._derive(msgspec.structs.replace(evidence, baseline=tuple(history)))
+        _put(self._kinds, looks, kind)
+        if kind not in self._warm and guess not in self._warm:
+            return derived
+        return self._derive_with(evidence, kind)
+
+    def _derive_with(self, evidence: Evidence, kind: Kind | None) -> Derived:
+        baseline = tuple(self._warm.get(kind, ())) if kind is not None else ()
+        return self._derive(msgspec.structs.replace(evidence, baseline=baseline))
 
     def _learn(self, derived: Derived) -> None:
-        if not derived.warm or derived.outcome != "ok":
-            return
-        if derived.ttft_ns is None or derived.model is None:
-            return
-        evidence = derived.evidence
-        self._remember(
-            Warm(
-                ts_ns=evidence.request.arrival_ns,
-                server=evidence.server,
-                model=derived.model,
-                kind=derived.kind,
-                ttft_ns=derived.ttft_ns,
-                prompt_tokens=derived.prompt_tokens,
-                phases_ns=dict(derived.phases.phases_ns),
-            )
-        )
+        warm = warm_record(derived) if derived.outcome == "ok" else None
+        if warm is not None:
+            self._remember(warm)
 
     def _remember(self, warm: Warm) -> None:
-        kind = (warm.server, warm.model, warm.kind)
-        history = self._warm.pop(kind, None)
-        if history is None:
-            history = deque(maxlen=WARM_KEPT)
+        kind: Kind = (warm.server, warm.model, warm.kind)
+        history = self._warm.get(kind) or deque(maxlen=WARM_KEPT)
         history.append(warm)
-        self._warm[kind] = history
-        while len(self._warm) > KINDS_KEPT:
-            del self._warm[next(iter(self._warm))]
+        _put(self._warm, kind, history)
+
+
+def _put(kept: dict[_K, _V], key: _K, value: _V) -> None:
+    """Put it last; forget the first beyond the limit."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > KINDS_KEPT:
+        del kept[next(iter(kept))]
+
+
+def _looks(evidence: Evidence) -> Looks:
+    asked, hop = evidence.request, evidence.hop
+    return (
+        evidence.server,
+        asked.endpoint,
+        asked.stream,
+        asked.event_stream,
+        asked.model or (hop.model if hop is not None else None) or asked.reply_model,
+        evidence.runner,
+    )

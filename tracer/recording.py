@@ -105,10 +105,9 @@ class Recording:
     def _records(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[AnyRecord]:
         lines = self._lines(stream)
         self._check_header(next(lines, b""))
-        count = 0
         for number, text in enumerate(lines, 2):
             if text.startswith(b'{"end":'):
-                self._check_end(text, number, count)
+                self._check_end(text, number, number - 2)
                 if next(lines, None) is not None:
                     raise self._error(number + 1, "something follows the end")
                 return
@@ -118,7 +117,6 @@ class Recording:
                 record = _decoder.decode(text)
             except _CORRUPT as error:
                 raise self._error(number, f"not a record: {error}") from error
-            count += 1
             yield record
         self.truncated = True
 
