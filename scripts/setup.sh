@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 what=${1:-test}
 extras=test
-packages="clang libbpf-dev libbpf1"
+packages="clang llvm libbpf-dev libbpf1 linux-libc-dev"
 case $what in
 test) ;;
 demo) extras=test,demo ;;
@@ -92,7 +92,7 @@ stamp=$(cat pyproject.toml build_bpf.py scripts/setup.sh | cksum | tr ' ' -)-$ex
 if [ "$(cat .venv/setup.stamp 2>/dev/null)" != "$stamp" ]; then
 	say "installing Python packages into .venv (a few hundred MB with the demo's)"
 	[ $bpf = yes ] || export TTFT_BUILD_BPF=0
-	.venv/bin/python -m pip install -q --disable-pip-version-check -e ".[$extras]" ||
+	.venv/bin/python -m pip install -qq --disable-pip-version-check -e ".[$extras]" ||
 		fail "pip could not install what pyproject.toml names" "see the lines above"
 	echo "$stamp" >.venv/setup.stamp
 fi
