@@ -253,8 +253,15 @@ class Exchanges:
         if talk.request_of is not None and talk in talk.request_of.hops:
             talk.request_of.hops.remove(talk)
 
-    def prune(self) -> None:
-        """Keep the connections used last."""
+    def prune(self, horizon_ns: int) -> None:
+        """Keep the connections a watched process made, and those used since `horizon_ns`."""
+        for key, alike in list(self._wires.items()):
+            for netns, wire in list(alike.items()):
+                wire.takes[:] = [t for t in wire.takes if t.ts_ns >= horizon_ns]
+                if not (wire.takes or wire.connects or wire.latest):
+                    del alike[netns]
+            if not alike:
+                del self._wires[key]
         while len(self._wires) > MAX_WIRES:
             del self._wires[next(iter(self._wires))]
 

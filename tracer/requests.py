@@ -168,7 +168,7 @@ class Fold:
         gone = world.procs.prune(horizon_ns)
         world.ports.prune(gone)
         world.events.prune(self._events_horizon(first_ns), gone)
-        world.exchanges.prune()
+        world.exchanges.prune(horizon_ns)
         world.lost[:] = [r for r in world.lost if r.ts_ns >= horizon_ns]
         dropped = world.events.dropped + world.procs.dropped
         world.events.dropped = world.procs.dropped = 0
