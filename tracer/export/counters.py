@@ -1,0 +1,80 @@
+"""Counters of a trace: weight bytes per second, page cache share, resident memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from tracer.export.shared import Shared
+from tracer.export.tracks import Trace
+from tracer.records import Span
+
+PAGE = 4096
+MIN_RUN_NS = 1_000_000  # a shorter run is drawn as if it took this long, not as a needle
+Run = tuple[int, int, int]  # start, end, bytes
+
+
+def of_weights(trace: Trace, shared: Shared, pid: int) -> None:
+    """Counters of weight files on process `pid`: bytes per second, share in the page cache."""
+    inserted = [
+        (one.ts_ns, one.end_ns, one.pages * PAGE)
+        for one in shared.inserts
+        if shared.is_weights(one.dev, one.ino)
+    ]
+    taken = [
+        (one.ts_ns, one.end_ns, one.bytes)
+        for one in shared.spans
+        if shared.is_weights(one.dev, one.ino) and _brings_bytes(one)
+    ]
+    _rate(trace, pid, "from disk", inserted)
+    _rate(trace, pid, "into the process", taken)
+    _cache_share(trace, shared, pid)
+
+
+def of_memory(trace: Trace, shared: Shared, tgids: Collection[int]) -> None:
+    """Resident memory of each real process that has tracks."""
+    for one in shared.memory:
+        if one.tgid in tgids:
+            trace.counter(one.ts_ns, "resident memory", one.tgid, {"bytes": one.rss_bytes})
+
+
+def _brings_bytes(span: Span) -> bool:
+    """Reads, faults, and a mapping that is populated at once."""
+    return span.op in ("read", "read_direct", "fault_minor", "fault_major") or (
+        span.op == "mmap" and span.populate
+    )
+
+
+def _rate(trace: Trace, pid: int, label: str, runs: Iterable[Run]) -> None:
+    """A step function of bytes per second; each run is spread evenly over its time."""
+    change: defaultdict[int, int] = defaultdict(int)
+    for start, end, size in runs:
+        length = max(end - start, MIN_RUN_NS)
+        rate = size * 1_000_000_000 // length
+        change[start] += rate
+        change[start + length] -= rate
+    level = 0
+    for ns in sorted(change):
+        if change[ns]:
+            level += change[ns]
+            trace.counter(ns, "weight bytes per second", pid, {label: level})
+
+
+def _cache_share(trace: Trace, shared: Shared, pid: int) -> None:
+    """Percent of each weight file that is in the page cache."""
+    labels = _labels(shared)
+    for one in shared.resident:
+        file = shared.files.get((one.dev, one.ino))
+        if file is None or file.size <= 0 or file.fmt is None:
+            continue
+        share = round(100 * min(one.cached_bytes, file.size) / file.size, 3)
+        trace.counter(one.ts_ns, "page cache percent", pid, {labels[one.dev, one.ino]: share})
+
+
+def _labels(shared: Shared) -> dict[tuple[int, int], str]:
+    """File names, with the inode where two share a name."""
+    names = [shared.label(*key) for key in shared.files]
+    return {
+        key: name if names.count(name) == 1 else f"{name} ({key[0]}, {key[1]})"
+        for key, name in zip(shared.files, names, strict=True)
+    }
