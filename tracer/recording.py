@@ -7,6 +7,7 @@ A file without its end line is truncated; what is there is still read.
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +25,7 @@ SCHEMA = 1
 MAX_LINE = 1 << 20
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_HUGE = re.compile(rb"[:,\[]-?\d{20}")
 _HINT = "record it again with: ttft record -o FILE"
 
 _encoder = msgspec.json.Encoder()
@@ -113,6 +115,8 @@ class Recording:
                 return
             if not text.endswith(b"\n"):
                 break  # cut in the middle of a line
+            if _HUGE.search(text):
+                raise self._error(number, "not a record: a number beyond 64 bits")
             try:
                 record = _decoder.decode(text)
             except _CORRUPT as error:
