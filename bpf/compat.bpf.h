@@ -114,4 +114,10 @@ INLINE u64 mm_generation(struct mm_struct *mm)
 	return (u64)(u32)mm->map_count << 32 ^ mm->total_vm;
 }
 
+/* Ring records of variable size: bc34dee65a65 (5.19). bpf_loop is older: e6f2dd0f8067 (5.17). */
+INLINE bool has_dynptr(void)
+{
+	return bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_ringbuf_reserve_dynptr);
+}
+
 #endif

@@ -61,4 +61,18 @@ struct ttft_total {
 	__u64 busy_ns;
 };
 
+struct ttft_port_key {
+	__u32 netns; /* 0: not known */
+	__u16 port;
+	__u16 reserved;
+};
+
+struct ttft_port {
+	__u32 tgid;	 /* who listened first; 0: user space put it in */
+	__u32 listeners; /* sockets; the port goes with the last. 0 counts as 1 */
+};
+
+/* Slots of `port_hints`, which user space sets to 1 for the ports it adds. */
+#define TTFT_PORT_HINTS 8192
+
 #endif

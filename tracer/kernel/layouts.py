@@ -69,6 +69,9 @@ SPAN_STATE = Layout(
 )
 TOTAL_KEY = Layout("ttft_total_key", "ino:Q dev:I tgid:I op:I reserved:I")
 TOTAL = Layout("ttft_total", "count:Q bytes:Q busy_ns:Q")
+PORT_KEY = Layout("ttft_port_key", "netns:I port:H reserved:H")
+PORT = Layout("ttft_port", "tgid:I listeners:I")
+PORT_HINTS = 8192
 OPTIONS = Layout(
     "ttft_options",
     "arch:I signals:I min_file_size:Q span_gap_ns:Q span_max_ns:Q insert_gap_ns:Q "
@@ -79,7 +82,7 @@ RECORDS = (
     HEADER, FORK, EXEC, EXIT, SIGNAL, FILE, OPEN, MAGIC, SPAN, INSERT, CONN, LISTEN, CONNECT,
     TAKE, PACKET,
 )  # fmt: skip
-MAPS = (FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, OPTIONS)
+MAPS = (FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, OPTIONS)
 
 KINDS = {
     1: "fork", 2: "exec", 3: "exit", 4: "signal", 5: "file", 6: "open", 7: "magic", 8: "span",

@@ -249,8 +249,11 @@ class Kernel:
 
     def watch_port(self, netns: int, port: int) -> None:
         """A port whose connections are read; `netns`: inode of the network namespace."""
-        ports = self.table("ports")
-        ports.put(struct.pack("<IHH", netns, port, 0), bytes(ports.value_size))
+        ports, hints = self.table("ports"), self.table("port_hints")
+        key = layouts.PORT_KEY.packer.pack(netns, port, 0)
+        if ports.get(key) is None:
+            ports.put(key, bytes(ports.value_size))
+        hints.put(struct.pack("<I", port % layouts.PORT_HINTS), struct.pack("<Q", 1))
 
     # --- what happened ------------------------------------------------------------------
 

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Segments of watched ports with their payload; who listens, connects and takes bytes. */
+#include "compat.bpf.h"
+#include "maps.h"
+#include <bpf/bpf_endian.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_HOPOPTS 0
+#define IPPROTO_TCP 6
+#define IPPROTO_ROUTING 43
+#define IPPROTO_AH 51
+#define IPPROTO_DSTOPTS 60
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_SENT 2
+#define TCP_CLOSE 7
+#define TCP_LISTEN 10
+#define TCP_FLAG_FIN 1
+#define TCP_FLAG_SYN 2
+#define TCP_FLAG_RST 4
+#define MAX_EXTENSIONS 8
+#define MAX_PAYLOAD (1u << 20)
+#define CHUNK 4096u
+
+struct { /* listening ports of watched servers */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct ttft_port_key);
+	__type(value, struct ttft_port);
+} ports SEC(".maps");
+
+/* By the low bits of a port, 1: perhaps watched. An array look-up is inlined, so traffic
+ * of other ports pays next to nothing. Never cleared: a stale one costs a hash look-up.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TTFT_PORT_HINTS);
+	__type(key, u32);
+	__type(value, u64);
+} port_hints SEC(".maps");
+
+struct { /* connections with bytes that arrived and were not taken yet */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct ttft_conn);
+	__type(value, u32);
+} untaken SEC(".maps");
+
+struct { /* sockets that are connecting, to the thread that called connect() */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, u64);
+} connecting SEC(".maps");
+
+struct segment {
+	struct ttft_conn conn;
+	u32 payload_at;
+	u32 payload_len;
+	u32 seq;
+	u32 ack;
+	u32 tcp_flags;
+	bool egress;
+};
+
+INLINE bool port_hinted(u32 port)
+{
+	u32 slot = port & (TTFT_PORT_HINTS - 1);
+	u64 *hint = bpf_map_lookup_elem(&port_hints, &slot);
+
+	return hint && *hint;
+}
+
+INLINE struct ttft_port *port_watched(u32 netns, u16 port)
+{
+	struct ttft_port_key key = {.netns = netns, .port = port};
+
+	return bpf_map_lookup_elem(&ports, &key);
+}
+
+INLINE u32 netns_of(struct sock *sk)
+{
+	return sk->__sk_common.skc_net.net->ns.inum;
+}
+
+/* --- segments --- */
+
+/* Addresses, and where the TCP header begins; 0: not ours to read. */
+INLINE u32 parse_v4(struct __sk_buff *skb, struct segment *seg)
+{
+	u8 ip[20];
+
+	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)) || (ip[0] & 15) < 5)
+		return 0;
+	if (ip[9] != IPPROTO_TCP || (ip[6] & 0x1f) || ip[7])
+		return 0;
+	seg->conn.family = 4;
+	__builtin_memcpy(seg->egress ? seg->conn.server_addr : seg->conn.client_addr, ip + 12, 4);
+	__builtin_memcpy(seg->egress ? seg->conn.client_addr : seg->conn.server_addr, ip + 16, 4);
+	return (ip[0] & 15) * 4;
+}
+
+INLINE u32 parse_v6(struct __sk_buff *skb, struct segment *seg)
+{
+	u8 ip[40], next, extension[2];
+	u32 at = sizeof(ip);
+
+	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
+		return 0;
+	seg->conn.family = 6;
+	__builtin_memcpy(seg->egress ? seg->conn.server_addr : seg->conn.client_addr, ip + 8, 16);
+	__builtin_memcpy(seg->egress ? seg->conn.client_addr : seg->conn.server_addr, ip + 24, 16);
+	next = ip[6];
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		if (next == IPPROTO_TCP)
+			return at;
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
+		    next != IPPROTO_AH)
+			return 0;
+		if (bpf_skb_load_bytes(skb, at, extension, sizeof(extension)))
+			return 0;
+		at += next == IPPROTO_AH ? (extension[1] + 2) * 4 : (extension[1] + 1) * 8;
+		next = extension[0];
+	}
+	return 0;
+}
+
+INLINE bool parse(struct __sk_buff *skb, struct segment *seg)
+{
+	u8 version, tcp[20];
+	u16 source, target;
+	u32 at;
+
+	if (bpf_skb_load_bytes(skb, 0, &version, sizeof(version)))
+		return false;
+	if (version >> 4 == 4)
+		at = parse_v4(skb, seg);
+	else
+		at = version >> 4 == 6 ? parse_v6(skb, seg) : 0;
+	if (!at || bpf_skb_load_bytes(skb, at, tcp, sizeof(tcp)))
+		return false;
+	source = tcp[0] << 8 | tcp[1];
+	target = tcp[2] << 8 | tcp[3];
+	seg->conn.server_port = seg->egress ? source : target;
+	seg->conn.client_port = seg->egress ? target : source;
+	seg->seq = (u32)tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7];
+	seg->ack = (u32)tcp[8] << 24 | tcp[9] << 16 | tcp[10] << 8 | tcp[11];
+	seg->tcp_flags = tcp[13];
+	seg->payload_at = at + (tcp[12] >> 4) * 4;
+	if (tcp[12] >> 4 < 5 || seg->payload_at > skb->len)
+		return false;
+	seg->payload_len = skb->len - seg->payload_at;
+	return true;
+}
+
+INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 now, u32 captured)
+{
+	fill_header(&rec->h, TTFT_PACKET, now, 0);
+	rec->h.flags = (seg->egress ? TTFT_PACKET_EGRESS : 0) |
+		       (captured < seg->payload_len ? TTFT_PACKET_CUT : 0);
+	rec->conn = seg->conn;
+	rec->seq = seg->seq;
+	rec->ack = seg->ack;
+	rec->payload_len = seg->payload_len;
+	rec->captured = captured;
+	rec->tcp_flags = seg->tcp_flags;
+}
+
+/* A record with room for `room` bytes of payload, a constant. */
+#define SEND_FIXED(skb, seg, now, room)                                                            \
+	do {                                                                                       \
+		struct {                                                                           \
+			struct ttft_packet packet;                                                 \
+			u8 payload[room];                                                          \
+		} *rec_ = bpf_ringbuf_reserve(&packets, sizeof(*rec_), 0);                         \
+		u32 n_ = (seg)->payload_len;                                                       \
+		if (!rec_) {                                                                       \
+			count_lost(TTFT_PACKET, TTFT_LOSS_RING);                                   \
+			return;                                                                    \
+		}                                                                                  \
+		if (n_ > (room))                                                                   \
+			n_ = (room);                                                               \
+		if (n_ && bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, n_))           \
+			n_ = 0;                                                                    \
+		fill_packet(&rec_->packet, seg, now, n_);                                          \
+		bpf_ringbuf_submit(rec_, wake_flags(&packets, false));                             \
+	} while (0)
+
+struct copy {
+	struct bpf_dynptr rec;
+	struct __sk_buff *skb;
+	u32 from;
+	u32 length;
+	u32 done;
+};
+
+static long copy_chunk(u32 index, void *context)
+{
+	struct copy *copy = context;
+	u32 at = index * CHUNK, left = copy->length - at;
+	void *slice;
+
+	if (at >= copy->length)
+		return 1;
+	slice = bpf_dynptr_data(&copy->rec, sizeof(struct ttft_packet) + at, CHUNK);
+	if (!slice)
+		return 1;
+	if (left > CHUNK)
+		left = CHUNK;
+	if (left < 1 || bpf_skb_load_bytes(copy->skb, copy->from + at, slice, left))
+		return 1;
+	copy->done = at + left;
+	return 0;
+}
+
+/* Of any size: chunk by chunk into a record of whole chunks. */
+INLINE void send_large(struct __sk_buff *skb, const struct segment *seg, u64 now)
+{
+	struct copy copy = {.skb = skb, .from = seg->payload_at, .length = seg->payload_len};
+	struct ttft_packet *head;
+	u32 chunks;
+
+	if (copy.length > MAX_PAYLOAD)
+		copy.length = MAX_PAYLOAD;
+	chunks = (copy.length + CHUNK - 1) / CHUNK;
+	if (bpf_ringbuf_reserve_dynptr(&packets, sizeof(*head) + chunks * CHUNK, 0, &copy.rec)) {
+		count_lost(TTFT_PACKET, TTFT_LOSS_RING);
+		bpf_ringbuf_discard_dynptr(&copy.rec, 0);
+		return;
+	}
+	bpf_loop(chunks, copy_chunk, &copy, 0);
+	head = bpf_dynptr_data(&copy.rec, 0, sizeof(*head));
+	if (head)
+		fill_packet(head, seg, now, copy.done);
+	bpf_ringbuf_submit_dynptr(&copy.rec, wake_flags(&packets, false));
+}
+
+/* Room by class: a reserve of another size needs a dynptr, which costs more. */
+INLINE void send_segment(struct __sk_buff *skb, const struct segment *seg)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	if (seg->payload_len == 0)
+		SEND_FIXED(skb, seg, now, 8);
+	else if (seg->payload_len <= 512)
+		SEND_FIXED(skb, seg, now, 512);
+	else if (seg->payload_len <= CHUNK)
+		SEND_FIXED(skb, seg, now, CHUNK);
+	else if (has_dynptr())
+		send_large(skb, seg, now);
+	else if (seg->payload_len <= 16384)
+		SEND_FIXED(skb, seg, now, 16384);
+	else
+		SEND_FIXED(skb, seg, now, 65536);
+}
+
+INLINE void on_segment(struct __sk_buff *skb, bool egress)
+{
+	struct segment seg = {.egress = egress};
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tcp;
+	u32 arrived = 1;
+
+	if (!parse(skb, &seg))
+		return;
+	/* The client's bare acknowledgements say nothing that its next segment does not. */
+	if (!egress && !seg.payload_len &&
+	    !(seg.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_FIN | TCP_FLAG_RST)))
+		return;
+	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	if (tcp)
+		seg.conn.netns = netns_of((struct sock *)tcp);
+	if (!port_watched(seg.conn.netns, seg.conn.server_port))
+		return;
+	if (!egress && seg.payload_len)
+		bpf_map_update_elem(&untaken, &seg.conn, &arrived, BPF_ANY);
+	send_segment(skb, &seg);
+}
+
+/* --- sockets --- */
+
+INLINE void copy_addresses(struct sock_common *sk, struct ttft_conn *conn, u8 *local, u8 *remote)
+{
+	u32 *ours = (u32 *)local, *theirs = (u32 *)remote;
+
+	if (sk->skc_family == AF_INET) {
+		conn->family = 4;
+		ours[0] = sk->skc_rcv_saddr;
+		theirs[0] = sk->skc_daddr;
+		return;
+	}
+	conn->family = 6;
+	for (int i = 0; i < 4; i++) {
+		ours[i] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		theirs[i] = sk->skc_v6_daddr.in6_u.u6_addr32[i];
+	}
+	/* An IPv4 client of an IPv6 socket: its packets are IPv4. */
+	if (theirs[0] || theirs[1] || theirs[2] != bpf_htonl(0xffff))
+		return;
+	conn->family = 4;
+	ours[0] = ours[3];
+	theirs[0] = theirs[3];
+	ours[1] = ours[2] = ours[3] = theirs[1] = theirs[2] = theirs[3] = 0;
+}
+
+INLINE void server_end(struct sock *sk, struct ttft_conn *conn)
+{
+	struct sock_common *common = &sk->__sk_common;
+
+	copy_addresses(common, conn, conn->server_addr, conn->client_addr);
+	conn->netns = netns_of(sk);
+	conn->server_port = common->skc_num;
+	conn->client_port = bpf_ntohs(common->skc_dport);
+}
+
+INLINE void client_end(struct sock *sk, struct ttft_conn *conn)
+{
+	struct sock_common *common = &sk->__sk_common;
+
+	copy_addresses(common, conn, conn->client_addr, conn->server_addr);
+	conn->netns = netns_of(sk);
+	conn->server_port = bpf_ntohs(common->skc_dport);
+	conn->client_port = common->skc_num;
+}
+
+INLINE void send_listen(struct sock *sk, u32 flags)
+{
+	struct ttft_listen *rec = reserve_record(TTFT_LISTEN, sizeof(*rec));
+	struct ttft_conn conn = {};
+
+	if (!rec)
+		return;
+	server_end(sk, &conn);
+	conn.client_port = 0;
+	__builtin_memset(conn.client_addr, 0, sizeof(conn.client_addr));
+	fill_header(&rec->h, TTFT_LISTEN, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
+	rec->h.flags = flags;
+	rec->conn = conn;
+	rec->reserved = 0;
+	submit_record(rec, true);
+}
+
+INLINE void on_listen(struct sock *sk)
+{
+	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
+	struct ttft_port first = {.tgid = bpf_get_current_pid_tgid() >> 32, .listeners = 1}, *known;
+	u32 slot = key.port & (TTFT_PORT_HINTS - 1);
+	u64 one = 1;
+
+	if (!is_watched(current_task()))
+		return;
+	known = bpf_map_lookup_elem(&ports, &key);
+	if (known)
+		__sync_fetch_and_add(&known->listeners, 1);
+	else if (bpf_map_update_elem(&ports, &key, &first, BPF_ANY))
+		count_lost(TTFT_LISTEN, TTFT_LOSS_TABLE);
+	bpf_map_update_elem(&port_hints, &slot, &one, BPF_ANY);
+	send_listen(sk, 0);
+}
+
+/* Several sockets may listen on one port; the last one closes it. */
+INLINE void on_unlisten(struct sock *sk)
+{
+	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
+	struct ttft_port *known = bpf_map_lookup_elem(&ports, &key);
+
+	if (!known)
+		return;
+	if (known->listeners > 1) {
+		__sync_fetch_and_add(&known->listeners, -1);
+		return;
+	}
+	bpf_map_delete_elem(&ports, &key);
+	send_listen(sk, TTFT_LISTEN_CLOSED);
+}
+
+INLINE void on_connecting(struct sock *sk)
+{
+	u64 key = (u64)sk, who = bpf_get_current_pid_tgid();
+
+	if (is_watched(current_task()))
+		bpf_map_update_elem(&connecting, &key, &who, BPF_ANY);
+}
+
+/* Maybe in softirq: who it is was kept when connect() was called, the port is known now. */
+INLINE void on_connected(struct sock *sk, bool established)
+{
+	struct ttft_conn conn = {};
+	struct ttft_connect *rec;
+	u64 key = (u64)sk, who, *kept = bpf_map_lookup_elem(&connecting, &key);
+
+	if (!kept)
+		return;
+	who = *kept;
+	bpf_map_delete_elem(&connecting, &key);
+	if (!established)
+		return;
+	rec = reserve_record(TTFT_CONNECT, sizeof(*rec));
+	if (!rec)
+		return;
+	client_end(sk, &conn);
+	fill_header(&rec->h, TTFT_CONNECT, bpf_ktime_get_ns(), who);
+	rec->conn = conn;
+	rec->reserved = 0;
+	submit_record(rec, false);
+}
+
+INLINE int on_state(struct sock *sk, int old, int state)
+{
+	if (sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	if (state == TCP_LISTEN)
+		on_listen(sk);
+	else if (old == TCP_LISTEN && state == TCP_CLOSE)
+		on_unlisten(sk);
+	else if (state == TCP_SYN_SENT)
+		on_connecting(sk);
+	else if (old == TCP_SYN_SENT)
+		on_connected(sk, state == TCP_ESTABLISHED);
+	return 0;
+}
+
+INLINE int on_take(struct sock *sk)
+{
+	u64 now = bpf_ktime_get_ns(), who = bpf_get_current_pid_tgid();
+	struct ttft_conn conn = {};
+	struct ttft_take *rec;
+
+	if (!port_hinted(sk->__sk_common.skc_num) || !(who >> 32))
+		return 0;
+	server_end(sk, &conn);
+	if (bpf_map_delete_elem(&untaken, &conn))
+		return 0;
+	rec = reserve_record(TTFT_TAKE, sizeof(*rec));
+	if (!rec)
+		return 0;
+	fill_header(&rec->h, TTFT_TAKE, now, who);
+	rec->conn = conn;
+	rec->reserved = 0;
+	submit_record(rec, false);
+	return 0;
+}
+
+SEC("cgroup_skb/ingress")
+int ttft_ingress(struct __sk_buff *skb)
+{
+	if (port_hinted(skb->local_port))
+		on_segment(skb, false);
+	return 1;
+}
+
+SEC("cgroup_skb/egress")
+int ttft_egress(struct __sk_buff *skb)
+{
+	if (port_hinted(skb->local_port))
+		on_segment(skb, true);
+	return 1;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(ttft_state, struct sock *sk, int old, int state)
+{
+	return on_state(sk, old, state);
+}
+
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(ttft_take, struct sock *sk)
+{
+	return on_take(sk);
+}
