@@ -2,15 +2,11 @@
 /* Segments of watched ports with their payload; who listens, connects and takes bytes. */
 #include "compat.bpf.h"
 #include "maps.h"
+#include "segments.bpf.h"
 #include <bpf/bpf_endian.h>
 
 #define AF_INET 2
 #define AF_INET6 10
-#define IPPROTO_HOPOPTS 0
-#define IPPROTO_TCP 6
-#define IPPROTO_ROUTING 43
-#define IPPROTO_AH 51
-#define IPPROTO_DSTOPTS 60
 #define TCP_ESTABLISHED 1
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
@@ -18,9 +14,6 @@
 #define TCP_FLAG_FIN 1
 #define TCP_FLAG_SYN 2
 #define TCP_FLAG_RST 4
-#define MAX_EXTENSIONS 8
-#define MAX_PAYLOAD (1u << 20)
-#define CHUNK 4096u
 
 struct { /* listening ports of watched servers */
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -53,16 +46,6 @@ struct { /* sockets that are connecting, to the thread that called connect() */
 	__type(value, u64);
 } connecting SEC(".maps");
 
-struct segment {
-	struct ttft_conn conn;
-	u32 payload_at;
-	u32 payload_len;
-	u32 seq;
-	u32 ack;
-	u32 tcp_flags;
-	bool egress;
-};
-
 INLINE bool port_hinted(u32 port)
 {
 	u32 slot = port & (TTFT_PORT_HINTS - 1);
@@ -84,175 +67,6 @@ INLINE u32 netns_of(struct sock *sk)
 }
 
 /* --- segments --- */
-
-/* Addresses, and where the TCP header begins; 0: not ours to read. */
-INLINE u32 parse_v4(struct __sk_buff *skb, struct segment *seg)
-{
-	u8 ip[20];
-
-	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)) || (ip[0] & 15) < 5)
-		return 0;
-	if (ip[9] != IPPROTO_TCP || (ip[6] & 0x1f) || ip[7])
-		return 0;
-	seg->conn.family = 4;
-	__builtin_memcpy(seg->egress ? seg->conn.server_addr : seg->conn.client_addr, ip + 12, 4);
-	__builtin_memcpy(seg->egress ? seg->conn.client_addr : seg->conn.server_addr, ip + 16, 4);
-	return (ip[0] & 15) * 4;
-}
-
-INLINE u32 parse_v6(struct __sk_buff *skb, struct segment *seg)
-{
-	u8 ip[40], next, extension[2];
-	u32 at = sizeof(ip);
-
-	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
-		return 0;
-	seg->conn.family = 6;
-	__builtin_memcpy(seg->egress ? seg->conn.server_addr : seg->conn.client_addr, ip + 8, 16);
-	__builtin_memcpy(seg->egress ? seg->conn.client_addr : seg->conn.server_addr, ip + 24, 16);
-	next = ip[6];
-	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		if (next == IPPROTO_TCP)
-			return at;
-		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
-		    next != IPPROTO_AH)
-			return 0;
-		if (bpf_skb_load_bytes(skb, at, extension, sizeof(extension)))
-			return 0;
-		at += next == IPPROTO_AH ? (extension[1] + 2) * 4 : (extension[1] + 1) * 8;
-		next = extension[0];
-	}
-	return 0;
-}
-
-INLINE bool parse(struct __sk_buff *skb, struct segment *seg)
-{
-	u8 version, tcp[20];
-	u16 source, target;
-	u32 at;
-
-	if (bpf_skb_load_bytes(skb, 0, &version, sizeof(version)))
-		return false;
-	if (version >> 4 == 4)
-		at = parse_v4(skb, seg);
-	else
-		at = version >> 4 == 6 ? parse_v6(skb, seg) : 0;
-	if (!at || bpf_skb_load_bytes(skb, at, tcp, sizeof(tcp)))
-		return false;
-	source = tcp[0] << 8 | tcp[1];
-	target = tcp[2] << 8 | tcp[3];
-	seg->conn.server_port = seg->egress ? source : target;
-	seg->conn.client_port = seg->egress ? target : source;
-	seg->seq = (u32)tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7];
-	seg->ack = (u32)tcp[8] << 24 | tcp[9] << 16 | tcp[10] << 8 | tcp[11];
-	seg->tcp_flags = tcp[13];
-	seg->payload_at = at + (tcp[12] >> 4) * 4;
-	if (tcp[12] >> 4 < 5 || seg->payload_at > skb->len)
-		return false;
-	seg->payload_len = skb->len - seg->payload_at;
-	return true;
-}
-
-INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 now, u32 captured)
-{
-	fill_header(&rec->h, TTFT_PACKET, now, 0);
-	rec->h.flags = (seg->egress ? TTFT_PACKET_EGRESS : 0) |
-		       (captured < seg->payload_len ? TTFT_PACKET_CUT : 0);
-	rec->conn = seg->conn;
-	rec->seq = seg->seq;
-	rec->ack = seg->ack;
-	rec->payload_len = seg->payload_len;
-	rec->captured = captured;
-	rec->tcp_flags = seg->tcp_flags;
-}
-
-/* A record with room for `room` bytes of payload, a constant. */
-#define SEND_FIXED(skb, seg, now, room)                                                            \
-	do {                                                                                       \
-		struct {                                                                           \
-			struct ttft_packet packet;                                                 \
-			u8 payload[room];                                                          \
-		} *rec_ = bpf_ringbuf_reserve(&packets, sizeof(*rec_), 0);                         \
-		u32 n_ = (seg)->payload_len;                                                       \
-		if (!rec_) {                                                                       \
-			count_lost(TTFT_PACKET, TTFT_LOSS_RING);                                   \
-			return;                                                                    \
-		}                                                                                  \
-		if (n_ > (room))                                                                   \
-			n_ = (room);                                                               \
-		if (n_ && bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, n_))           \
-			n_ = 0;                                                                    \
-		fill_packet(&rec_->packet, seg, now, n_);                                          \
-		bpf_ringbuf_submit(rec_, wake_flags(&packets, false));                             \
-	} while (0)
-
-struct copy {
-	struct bpf_dynptr rec;
-	struct __sk_buff *skb;
-	u32 from;
-	u32 length;
-	u32 done;
-};
-
-static long copy_chunk(u32 index, void *context)
-{
-	struct copy *copy = context;
-	u32 at = index * CHUNK, left = copy->length - at;
-	void *slice;
-
-	if (at >= copy->length)
-		return 1;
-	slice = bpf_dynptr_data(&copy->rec, sizeof(struct ttft_packet) + at, CHUNK);
-	if (!slice)
-		return 1;
-	if (left > CHUNK)
-		left = CHUNK;
-	if (left < 1 || bpf_skb_load_bytes(copy->skb, copy->from + at, slice, left))
-		return 1;
-	copy->done = at + left;
-	return 0;
-}
-
-/* Of any size: chunk by chunk into a record of whole chunks. */
-INLINE void send_large(struct __sk_buff *skb, const struct segment *seg, u64 now)
-{
-	struct copy copy = {.skb = skb, .from = seg->payload_at, .length = seg->payload_len};
-	struct ttft_packet *head;
-	u32 chunks;
-
-	if (copy.length > MAX_PAYLOAD)
-		copy.length = MAX_PAYLOAD;
-	chunks = (copy.length + CHUNK - 1) / CHUNK;
-	if (bpf_ringbuf_reserve_dynptr(&packets, sizeof(*head) + chunks * CHUNK, 0, &copy.rec)) {
-		count_lost(TTFT_PACKET, TTFT_LOSS_RING);
-		bpf_ringbuf_discard_dynptr(&copy.rec, 0);
-		return;
-	}
-	bpf_loop(chunks, copy_chunk, &copy, 0);
-	head = bpf_dynptr_data(&copy.rec, 0, sizeof(*head));
-	if (head)
-		fill_packet(head, seg, now, copy.done);
-	bpf_ringbuf_submit_dynptr(&copy.rec, wake_flags(&packets, false));
-}
-
-/* Room by class: a reserve of another size needs a dynptr, which costs more. */
-INLINE void send_segment(struct __sk_buff *skb, const struct segment *seg)
-{
-	u64 now = bpf_ktime_get_ns();
-
-	if (seg->payload_len == 0)
-		SEND_FIXED(skb, seg, now, 8);
-	else if (seg->payload_len <= 512)
-		SEND_FIXED(skb, seg, now, 512);
-	else if (seg->payload_len <= CHUNK)
-		SEND_FIXED(skb, seg, now, CHUNK);
-	else if (has_dynptr())
-		send_large(skb, seg, now);
-	else if (seg->payload_len <= 16384)
-		SEND_FIXED(skb, seg, now, 16384);
-	else
-		SEND_FIXED(skb, seg, now, 65536);
-}
 
 INLINE void on_segment(struct __sk_buff *skb, bool egress)
 {
