@@ -1,0 +1,60 @@
+"""Fixtures of the kernel tests: the built object, a workload, files on a real disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import build_bpf
+from tests.bpf.watching import Watching
+from tests.workloads import fileio
+from tracer.kernel.loader import Kernel
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    """The object for this machine is new."""
+    return build_bpf.build(ROOT)[0]
+
+
+@pytest.fixture(scope="session")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fileio.compiled(tmp_path_factory.mktemp("workload"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder on a file system with a page cache of its own."""
+    if _file_system(tmp_path) not in ("tmpfs", "ramfs"):
+        return tmp_path
+    other = ROOT / "build" / "test-files"
+    other.mkdir(parents=True, exist_ok=True)
+    return other
+
+
+def _file_system(path: Path) -> str:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    fitting = [m for m in mounts if path.is_relative_to(m[1])]
+    return max(fitting, key=lambda m: len(m[1]))[2]
+
+
+@pytest.fixture
+def kernel(built: Path) -> Iterator[Kernel]:
+    """All file and process programs attached, nothing watched."""
+    with Kernel.open(off=("sockets",), path=built) as opened:
+        yield opened
+
+
+@pytest.fixture
+def watching(kernel: Kernel, workload: Path) -> Callable[..., Watching]:
+    """`watching(WHAT, COUNT, SIZE, *FILES)`: run that work watched; all that was recorded."""
+
+    def run(what: str, count: int, size: int, *files: Path) -> Watching:
+        return Watching.run(kernel, workload, what, count, size, files)
+
+    return run

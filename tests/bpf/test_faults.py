@@ -1,0 +1,62 @@
+"""Page faults against the kernel's own count (getrusage)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.watching import Watching, key_of
+from tests.workloads.fileio import drop_cache, make_file
+from tracer.kernel.wire import RawMagic
+
+pytestmark = pytest.mark.kernel
+MIB = 1 << 20
+
+
+def _counts(seen: Watching, path: Path) -> dict[str, int]:
+    minor, major = seen.total(path, "fault_minor"), seen.total(path, "fault_major")
+    return {"minor": minor.count if minor else 0, "major": major.count if major else 0}
+
+
+def test_warm_faults(watching: Callable[..., Watching], disk: Path) -> None:
+    path = make_file(disk / "warm", 16 * MIB)
+    seen = watching("touches", 0, 0, path)
+    assert seen.said["minor"] > 0
+    assert _counts(seen, path) == seen.said
+
+
+def test_cold_faults(watching: Callable[..., Watching], disk: Path) -> None:
+    """Without readahead every page is a major fault and an insertion."""
+    path = make_file(disk / "cold", 4 * MIB)
+    drop_cache(path)
+    seen = watching("touches", 0, 1, path)
+    assert seen.said == {"minor": 0, "major": 1024}
+    assert _counts(seen, path) == seen.said
+    assert seen.pages[key_of(path)] == 1024
+    major = seen.total(path, "fault_major")
+    assert major is not None
+    assert major.bytes == 4 * MIB
+    assert major.busy_ns > 1024 * 1000
+
+
+def test_first_bytes_of_a_mapped_file(watching: Callable[..., Watching], disk: Path) -> None:
+    """They are not there at mmap: they come with the first fault."""
+    path = make_file(disk / "lazy", 2 * MIB, b'\x10\0\0\0\0\0\0\0{"tensor')
+    drop_cache(path)
+    seen = watching("touches", 0, 0, path)
+    magics = [m.data for m in seen.of(RawMagic, lambda m: m.ino == key_of(path)[1])]
+    assert magics == [b'\x10\0\0\0\0\0\0\0{"tensor']
+
+
+def test_other_mappings_are_not_counted(watching: Callable[..., Watching], disk: Path) -> None:
+    """Faults belong to the file that is mapped there, not to one mapped there before."""
+    first, second = make_file(disk / "a", 8 * MIB), make_file(disk / "b", 8 * MIB)
+    seen = watching("touches", 0, 0, first)
+    other = watching("touches", 0, 0, second)
+    assert _counts(seen, first) == seen.said
+    assert _counts(other, second) == other.said
+    assert other.total(first, "fault_minor") is None
+    assert os.getpid() not in {key[0] for key in other.totals}
