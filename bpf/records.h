@@ -18,14 +18,14 @@ enum ttft_kind {
 	TTFT_EXEC = 2,
 	TTFT_EXIT = 3,
 	TTFT_SIGNAL = 4,
-	TTFT_FILE = 5, /* first open of a large regular file */
-	TTFT_OPEN = 6, /* every open of one */
-	TTFT_MAGIC = 7, /* first bytes of one, as the process itself saw them */
-	TTFT_SPAN = 8, /* a run of like file events of one thread */
+	TTFT_FILE = 5,	 /* first open of a large regular file */
+	TTFT_OPEN = 6,	 /* every open of one */
+	TTFT_MAGIC = 7,	 /* first bytes of one, as the process itself saw them */
+	TTFT_SPAN = 8,	 /* a run of like file events of one thread */
 	TTFT_INSERT = 9, /* a run of page cache insertions of one file */
 	TTFT_LISTEN = 10,
 	TTFT_CONNECT = 11, /* a watched process connected to someone */
-	TTFT_TAKE = 12, /* the server took bytes from a watched socket */
+	TTFT_TAKE = 12,	   /* the server took bytes from a watched socket */
 	TTFT_PACKET = 13,
 	TTFT_KIND_COUNT = 14,
 };
@@ -42,12 +42,12 @@ enum ttft_op {
 };
 
 /* header.flags of a span; MADVISE keeps the advice in bits 8..15 */
-#define TTFT_SPAN_POPULATE 1u /* mmap with MAP_POPULATE */
-#define TTFT_SPAN_SHARED 2u /* mmap with MAP_SHARED */
+#define TTFT_SPAN_POPULATE 1u	 /* mmap with MAP_POPULATE */
+#define TTFT_SPAN_SHARED 2u	 /* mmap with MAP_SHARED */
 #define TTFT_SPAN_PROVISIONAL 4u /* still growing; a later one with the same start replaces it */
 /* header.flags of a packet */
 #define TTFT_PACKET_EGRESS 1u /* server to client */
-#define TTFT_PACKET_CUT 2u /* captured < payload_len */
+#define TTFT_PACKET_CUT 2u    /* captured < payload_len */
 /* header.flags of a listen */
 #define TTFT_LISTEN_CLOSED 1u
 
@@ -75,7 +75,8 @@ struct ttft_exec {
 
 struct ttft_exit { /* the last thread of a process */
 	struct ttft_header h;
-	__u32 code; /* as task_struct.exit_code: low 7 bits signal, 0x80 core dumped, bits 8..15 status */
+	__u32 code; /* as task_struct.exit_code: low 7 bits signal, 0x80 core dumped, bits 8..15
+		       status */
 	__u32 reserved;
 };
 
@@ -89,7 +90,7 @@ struct ttft_signal { /* header: the sender */
 
 struct ttft_file_id {
 	__u64 ino;
-	__u32 dev; /* kernel dev_t: major << 20 | minor */
+	__u32 dev;   /* kernel dev_t: major << 20 | minor */
 	__u32 token; /* which open(): same for all events through one struct file, not a pointer */
 };
 
@@ -119,9 +120,9 @@ struct ttft_magic {
 struct ttft_span { /* header.ts_ns: entry of the first event */
 	struct ttft_header h;
 	struct ttft_file_id file;
-	__u64 end_ns; /* return of the last event */
+	__u64 end_ns;  /* return of the last event */
 	__u64 busy_ns; /* time inside the events */
-	__u64 bytes; /* returned by reads; length of mappings; faults: 4096 each */
+	__u64 bytes;   /* returned by reads; length of mappings; faults: 4096 each */
 	__u32 count;
 	__u32 op; /* enum ttft_op */
 };
@@ -136,7 +137,7 @@ struct ttft_insert { /* header: the process in whose context the last page came 
 struct ttft_conn { /* seen from the server; IPv4 in the first four bytes */
 	__u8 server_addr[16];
 	__u8 client_addr[16];
-	__u32 netns; /* inode number of the network namespace; 0 unknown */
+	__u32 netns;	   /* inode number of the network namespace; 0 unknown */
 	__u16 server_port; /* host order */
 	__u16 client_port;
 	__u32 family; /* 4 or 6 */
@@ -160,7 +161,7 @@ struct ttft_take {
 	__u32 reserved;
 };
 
-struct ttft_packet { /* followed by `captured` bytes of TCP payload */
+struct ttft_packet {	      /* followed by `captured` bytes of TCP payload */
 	struct ttft_header h; /* tgid, tid 0: softirq context says nothing about them */
 	struct ttft_conn conn;
 	__u32 seq;
