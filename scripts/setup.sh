@@ -85,13 +85,13 @@ if ! install_packages $packages; then
 	say "not root, so these Debian packages cannot be installed: $(missing_packages $packages)"
 	say "hint: as root: apt-get install $(missing_packages $packages)"
 	command -v clang >/dev/null || bpf=no
+	[ $bpf = yes ] || say "without clang no BPF object is built: recordings can be replayed, no more"
 fi
 
 .venv/bin/python -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || make_venv
 stamp=$(cat pyproject.toml build_bpf.py scripts/setup.sh | cksum | tr ' ' -)-$extras-$bpf
 if [ "$(cat .venv/setup.stamp 2>/dev/null)" != "$stamp" ]; then
 	say "installing Python packages into .venv (a few hundred MB with the demo's)"
-	[ $bpf = yes ] || export TTFT_BUILD_BPF=0
 	.venv/bin/python -m pip install -qq --disable-pip-version-check -e ".[$extras]" ||
 		fail "pip could not install what pyproject.toml names" "see the lines above"
 	echo "$stamp" >.venv/setup.stamp
