@@ -79,7 +79,7 @@ STAGE_CODES = (
     _stage("queue.busy", "the runner was serving other requests", _SLOT),
     _stage("queue.front", "the front had the request and had not passed it on",
            "The front itself was slow; look at its load and its log for this time."),
-    _stage("queue.rest", "waiting, not told apart"),
+    _stage("queue.rest", "waiting, not told apart", _SLOT),
     _stage("evict.stop", "the old runner was stopped",
            "Let both models stay loaded; the old runner is slow to stop."),
     _stage("evict.wait", "the old runner was gone, the new one not yet started", _ROOM),

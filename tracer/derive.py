@@ -69,7 +69,7 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
         "began.late": req.arrival_ns < e.began_ns,
         "armed.late": any(a.on and s.start_ns < a.ts_ns < s.end_ns for a in e.armed),
         "end.unseen": req.why == "gap",
-        "open": req.why is None and req.end_ns is None,
+        "open": req.end_ns is None and not got_token,
         "read.unseen": req.read_ns is None,
         "hop.unseen": not t.engine_seen and _routed(s) and got_token,
         "engine.unseen": not t.engine_seen and not (_routed(s) and got_token),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tracer import scene, startup
+from tracer import scene
 from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
 from tracer.records import File, Span
 from tracer.scene import Key, Scene
 from tracer.weights import BULK_BYTES, FAULTS, PAGE, READS, Disk, share
+from tracer.world import same_model
 
 _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
@@ -61,8 +62,8 @@ def of(e: Evidence, t: Timeline) -> Facts:
     s = scene.of(e)
     files = own_files(s)
     spans = _own_spans(s)
-    known = s.runner is not None and not any(a.group == "files" for a in e.armed)
-    faults_known = known and not any(a.group == "faults" for a in e.armed)
+    known = s.runner is not None and _watched(s, "files")
+    faults_known = known and _watched(s, "faults")
     disk = _from_disk(s, files, spans) if known else None
     own = [x for x in e.lives if x.tgid != e.front and scene.role(x) != "decoy"]
     forks = [x.fork_ns for x in own if x.fork_ns is not None]
@@ -79,8 +80,17 @@ def of(e: Evidence, t: Timeline) -> Facts:
         processes_exited=sum(t.start_ns <= x <= t.end_ns for x in exits),
         reclaim_ns=None,
         resident_before=e.resident_before,
-        switched_from=e.previous_model if e.previous_model != model else None,
+        switched_from=None if same_model(e.previous_model, model) else e.previous_model,
     )
+
+
+def _watched(s: Scene, group: str) -> bool:
+    """Whether a probe group was on all through the window; one never told of always is."""
+    changes = sorted((a for a in s.e.armed if a.group == group), key=lambda a: a.ts_ns)
+    if any(s.start_ns < a.ts_ns < s.end_ns for a in changes):
+        return False
+    before = [a for a in changes if a.ts_ns <= s.start_ns]
+    return before[-1].on if before else not changes
 
 
 def _own_spans(s: Scene) -> list[Span]:
@@ -122,8 +132,3 @@ def _brought(s: Scene, files: list[File], spans: list[Span]) -> int:
         inserted = disk.bytes((f.dev, f.ino), s.start_ns, s.end_ns)
         total += min(f.size, max(mapped, faulted, inserted, *read.values(), 0))
     return total
-
-
-def starts_seen(e: Evidence) -> bool:
-    """Whether the runner was started or woken within the request's window."""
-    return bool(startup.of(scene.of(e)))

@@ -49,59 +49,48 @@ def death_of(s: Scene, life: Life) -> str | None:
     return "died.signal" if life.exit_signal else None
 
 
-def _deaths(s: Scene, starts: list[Start]) -> Iterator[str]:
-    """Deaths of runners of this model: its own, those before it, the one it replaces."""
-    for life in s.failures:
-        yield death_of(s, life) or ""
-    if s.life and s.life.exit_ns is not None and s.life.exit_ns <= s.end_ns:
-        yield death_of(s, s.life) or ""
-    if not starts:
-        return
-    for life in s.e.lives:
-        gone = life.exit_ns
-        if life is s.life or life in s.failures or gone is None or gone > starts[0].begin_ns:
-            continue
-        if may_run_models(s.e, life) and not _other_model(s, life):
-            death = death_of(s, life)
-            # A front that kills an idle runner makes room; one that died by itself did not.
-            if death in ("died.signal", "died.oom"):
-                yield death
-
-
-def _other_model(s: Scene, life: Life) -> bool:
-    """Whether an old runner evidently held another model than this request's."""
+def _predecessor(s: Scene, start: Start) -> Life | None:
+    """The last runner of the same weights that was gone before this one began."""
     mine = s.life.command if s.life else None
-    if mine is None or life.command is None:
-        return False
-    if mine.model_path and life.command.model_path:
-        return mine.model_path != life.command.model_path
-    return mine.model != life.command.model
+    if start.wake or mine is None:
+        return None
+    gone = [
+        x
+        for x in s.e.lives
+        if x is not s.life
+        and x not in s.failures
+        and may_run_models(s.e, x)
+        and x.exit_ns is not None
+        and x.exit_ns <= start.begin_ns
+        and x.command is not None
+        and (x.command.model_path or x.command.model) == (mine.model_path or mine.model)
+    ]
+    return max(gone, key=lambda x: x.exit_ns or 0, default=None)
 
 
-def _replaced_same(s: Scene, starts: list[Start]) -> Iterator[Life]:
-    """Old runners of the same weights that went before this one came."""
-    for life in s.e.lives:
-        if life is s.life or life in s.failures or not may_run_models(s.e, life):
-            continue
-        if life.exit_ns is not None and life.exit_ns <= starts[0].begin_ns:
-            path = life.command.model_path if life.command else None
-            mine = s.life.command.model_path if s.life and s.life.command else None
-            if path is not None and path == mine:
-                yield life
+def _deaths(s: Scene, before: Life | None) -> Iterator[str]:
+    """Deaths of runners of this model: of those started for this request, and the last one."""
+    own = s.life if s.life and s.life.exit_ns is not None and s.life.exit_ns <= s.end_ns else None
+    for life in (*s.failures, own):
+        death = death_of(s, life) if life else None
+        if death:
+            yield death
+    death = death_of(s, before) if before else None
+    # A front that kills an idle runner makes room; a runner that died by itself did not.
+    if death in ("died.signal", "died.oom"):
+        yield death
 
 
-def _unloaded(s: Scene, starts: list[Start], deaths: list[str]) -> Iterator[str]:
-    """The same weights had been here: with other options, or until it was idle too long."""
-    if not starts:
-        return
-    before = list(_replaced_same(s, starts))
-    new = s.life.command if s.life else None
-    if any(x.command and new and x.command.options != new.options for x in before):
-        yield "options.changed"
-    elif starts[-1].wake or (before and not deaths and before[-1].exit_ns is not None):
-        gone = max((x.exit_ns or 0 for x in before), default=0)
-        if starts[-1].wake or gone < s.start_ns:
-            yield "idle.timeout"
+def _unloaded(s: Scene, start: Start, before: Life | None, same: bool) -> str | None:
+    """The same weights had been here: with other options, or until they were idle too long."""
+    if start.wake:
+        return "idle.timeout"
+    if before is None or before.exit_ns is None or not same:
+        return None
+    old, new = before.command, s.life.command if s.life else None
+    if old and new and old.options != new.options:
+        return "options.changed"
+    return "idle.timeout" if before.exit_ns < s.start_ns else None
 
 
 def _pagewise(spans: list[Span], facts: Facts) -> bool:
@@ -116,15 +105,18 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
     """Antecedents, in the order of the chain: what died or was unloaded, then how weights came."""
     s = scene.of(e)
     starts = startup.of(s)
-    deaths = [d for d in _deaths(s, starts) if d]
-    found = [*deaths, *_unloaded(s, starts, deaths)]
+    before = _predecessor(s, starts[0]) if starts else None
+    found = list(_deaths(s, before))
+    if starts and not found:
+        found.append(_unloaded(s, starts[-1], before, facts.switched_from is None) or "")
     if phases.phases_ns["load"] and read_from_disk(e, facts):
         size = total_size(e, facts)
         spans = s.spans_of(s.tree)
-        if not starts and facts.processes_started == 0:
+        again = size and (facts.weights_bytes_from_disk or 0) > size + size // _REFAULT_PART
+        if again:
+            found.append("load.refault")
+        elif not starts and facts.processes_started == 0:
             found.append("evicted.pagecache")
         if _pagewise(spans, facts):
             found.append("load.readahead")
-        if size and (facts.weights_bytes_from_disk or 0) > size + size // _REFAULT_PART:
-            found.append("load.refault")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(f for f in found if f))

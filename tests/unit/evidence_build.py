@@ -41,8 +41,8 @@ def _at(values: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in values.items():
         field = key + "_ns"
-        if field in _TIMES and value is not None:
-            out[field] = ns(value)
+        if field in _TIMES:
+            out[field] = None if value is None else ns(value)
         else:
             out[key] = value
     return out

@@ -1,0 +1,76 @@
+"""Antecedents and switches beyond the numbered cases."""
+
+from __future__ import annotations
+
+from tests.unit.evidence_build import (
+    NEW,
+    OLD,
+    command,
+    front,
+    hop,
+    life,
+    other,
+    request,
+    signal,
+    warm,
+)
+from tests.unit.scenarios import (
+    cold_router,
+    draining,
+    router,
+    warm_router,
+)
+from tracer.derive import derive
+from tracer.derived import Derived
+from tracer.records import Says
+
+
+def verdict(d: Derived) -> tuple[str | None, str | None, tuple[str, ...], bool | None]:
+    return d.spike.dominant, d.spike.cause, d.spike.why, d.spike.switch_is_cause
+
+
+def test_options_of_one_model_make_two() -> None:
+    old = life(
+        OLD, "beta", exit=59, exit_code=0, command=command("beta", options=("ctx-size=2048",))
+    )
+    new = life(NEW, "beta", fork=67, exec=69, command=command("beta", options=("ctx-size=8192",)))
+    d = derive(router(lives=(front(), old, new), previous_model="beta", baseline=warm()))
+    assert verdict(d) == ("spawn", "spawn.fit", ("options.changed",), False)
+    assert d.phases.stages_ns["evict.stop"] > 0
+
+
+def test_unloaded_after_idle_time_by_a_front() -> None:
+    old = life(OLD, "beta", exit=-60_000, exit_signal=15, signals=(signal(-60_100, 15, OLD),))
+    new = life(NEW, "beta", fork=67, exec=69)
+    d = derive(router(lives=(front(), old, new), previous_model="beta", baseline=warm()))
+    assert d.spike.why == ("idle.timeout",)
+    assert d.spike.switch_is_cause is False
+
+
+def test_waiting_for_another_models_request_is_the_switch() -> None:
+    d = derive(draining(baseline=warm()))
+    assert verdict(d) == ("queue", "queue.drain", (), True)
+    assert d.timeline.waited_for == (16,)
+    assert "request 16 had to end first (2.00 s)" in (d.spike.because or "")
+
+
+def test_waiting_for_another_models_start() -> None:
+    """The model is resident, but the front does nothing else while it starts another one."""
+    e = warm_router(
+        program="ollama", server="llama-server:8080", baseline=warm(),
+        lives=(front("ollama"), life(NEW, "beta"), life(500, "gamma", fork=-300, exec=-299)),
+        hop=hop(arrival=2001, head=2003, first_token=2030, end=2100, says=Says(prompt_n=26)),
+        req=request(read=0.2, head=2031, first_token=2031, end=2101),
+        others=(other(16, arrival=-400, model="gamma", runner=500, runner_arrival=1990,
+                      first_token=2200, end=3000),),
+        previous_model="gamma",
+    )  # fmt: skip
+    d = derive(e)
+    assert verdict(d) == ("queue", "queue.switch", (), True)
+    assert d.timeline.waited_for == (16,)
+    assert d.timeline.triggered_by is None
+
+
+def test_the_first_load_of_all_is_no_switch() -> None:
+    e = cold_router(lives=(front(), life(NEW, "beta", fork=67, exec=69)), previous_model=None)
+    assert verdict(derive(e)) == ("load", "load.disk", (), False)

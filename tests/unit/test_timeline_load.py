@@ -1,0 +1,96 @@
+"""Every way weights come in, as the tiling shows it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.unit.evidence_build import (
+    ALPHA,
+    BETA,
+    SIZE,
+    insert,
+    opened,
+    span,
+)
+from tests.unit.scenarios import (
+    PAGES,
+    cold_router,
+    metadata,
+    router,
+    router_opens,
+    tiling,
+)
+
+
+def test_half_of_the_file_in_the_page_cache() -> None:
+    """Disk only where pages came in; a pause between insertions is the disk at work."""
+    e = cold_router(inserts=(insert(3000, 4000, PAGES // 4), insert(4100, 5882, PAGES // 4)))
+    assert [x for x in tiling(e) if x[0].startswith("load.")] == [
+        ("load.meta", 547, 868),
+        ("load.cache", 868, 3000),
+        ("load.disk", 3000, 5882),
+    ]
+
+
+def test_weights_on_a_network_mount() -> None:
+    remote = msgspec.structs.replace(BETA, fs="nfs4", device="nas:/m")
+    e = cold_router(files=(ALPHA, remote))
+    assert ("load.network", 868, 5882) in tiling(e)
+
+
+def test_weights_read_into_memory() -> None:
+    """`none`: reads with copying between them; all of it is load, disk where pages came in."""
+    reads = (
+        metadata(300.5, 500, 3),
+        span(600, 700, "read", SIZE // 2, token=4, count=200),
+        span(760, 860, "read", SIZE - SIZE // 2, token=4, count=200),
+    )
+    e = router(spans=reads, inserts=(insert(600, 700, PAGES // 2),))
+    assert [x for x in tiling(e) if x[0].partition(".")[0] in ("load", "init")] == [
+        ("load.meta", 547, 600),
+        ("load.disk", 600, 700),
+        ("load.rest", 700, 760),
+        ("load.cache", 760, 860),
+        ("init.rest", 860, 1030),
+    ]
+
+
+def test_weights_read_past_the_page_cache() -> None:
+    """`dio`: every read is the disk's."""
+    reads = (metadata(300.5, 500, 3), span(600, 860, "read_direct", SIZE, token=4, count=400))
+    assert ("load.disk", 600, 860) in tiling(router(spans=reads))
+
+
+def test_locked_weights_come_in_without_a_call() -> None:
+    """`mlock`: after the mapping, pages come in that no watched call asked for."""
+    spans = (metadata(300.5, 500, 3), span(600, 601, "mmap", SIZE, token=4))
+    e = router(spans=spans, inserts=(insert(601, 860, PAGES),))
+    assert [x for x in tiling(e) if x[0].startswith(("load", "init"))] == [
+        ("load.meta", 547, 600),
+        ("load.cache", 600, 601),
+        ("load.disk", 601, 860),
+        ("init.rest", 860, 1030),
+    ]
+
+
+def test_several_weight_files_each_load_in_their_own_time() -> None:
+    projector = ALPHA.__class__(
+        ts_ns=0, dev=1, ino=12, size=80 << 20, path="/m/mmproj.gguf", fmt="gguf"
+    )
+    e = router(
+        files=(BETA, projector),
+        opens=(*router_opens(), opened(900, 5, projector)),
+        spans=(
+            metadata(99.5, 235, 1),
+            span(868, 882, "mmap", SIZE, token=4, populate=True),
+            span(905, 950, "mmap", 80 << 20, token=5, populate=True, file=projector),
+        ),
+    )
+    assert [x for x in tiling(e) if x[0].startswith(("load", "init"))] == [
+        ("load.meta", 547, 868),
+        ("load.cache", 868, 882),
+        ("init.rest", 882, 900),
+        ("load.meta", 900, 905),
+        ("load.cache", 905, 950),
+        ("init.rest", 950, 1030),
+    ]
