@@ -161,8 +161,11 @@ INLINE void on_listen(struct sock *sk)
 	u32 slot = key.port & (TTFT_PORT_HINTS - 1);
 	u64 one = 1;
 
-	if (!is_watched(current_task()))
+	/* A stranger may turn out to be a server: user space decides by what it is. */
+	if (!is_watched(current_task())) {
+		send_listen(sk, 0);
 		return;
+	}
 	known = bpf_map_lookup_elem(&ports, &key);
 	if (known)
 		__sync_fetch_and_add(&known->listeners, 1);

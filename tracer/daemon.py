@@ -10,13 +10,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tracer.answers import dumps, request_answer
-from tracer.answers_state import Cost, Fact, History, ModelSeen, Status
+from tracer.answers import answer, dumps
+from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
 from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_streams import events_fanout, records_fanout
@@ -29,7 +29,8 @@ from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, pss_bytes
 from tracer.http import HttpReader
 from tracer.kernel import features
-from tracer.kernel.loader import Kernel
+from tracer.kernel.features import Fact
+from tracer.kernel.loader import GroupState, Kernel, RunStats
 from tracer.live import Live
 from tracer.overview import Overview
 from tracer.pipeline import Pipeline
@@ -51,7 +52,7 @@ def run(config: Config, btf: Path | None = None) -> None:
         store = _open_store(config)
         kernel = Kernel.open(btf=btf, off=config.probes.off, sizes=_ring_sizes(config))
         stack.callback(kernel.close)
-        daemon = Daemon(config, store, kernel)
+        daemon = Daemon(config, store, kernel, None if btf is None else str(btf))
         try:
             asyncio.run(daemon.serve(api))
         finally:
@@ -76,7 +77,7 @@ def _open_store(config: Config) -> Store:
 
 
 @contextlib.contextmanager
-def _as_trouble(state: str):  # type: ignore[no-untyped-def]
+def _as_trouble(state: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -116,8 +117,11 @@ class _Began:
 class Daemon:
     """Backend of the interface, and owner of the engine."""
 
-    def __init__(self, config: Config, store: Store, kernel: Kernel) -> None:
+    def __init__(
+        self, config: Config, store: Store, kernel: Kernel, btf: str | None = None
+    ) -> None:
         self._config = config
+        self._btf = btf
         self._kernel = kernel
         self.store = store
         self.metrics = Metrics()
@@ -130,7 +134,6 @@ class Daemon:
         self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._seen_end: set[int] = set()
 
     def next_id(self) -> int:
         """The first id not given to any request."""
@@ -203,8 +206,7 @@ class Daemon:
                 self.metrics.observe(item)
         if self._loop is not None and self._events.readers:
             for item in derived:
-                answer = dumps(request_answer(item))
-                self._loop.call_soon_threadsafe(self._events.publish, answer)
+                self._loop.call_soon_threadsafe(self._events.publish, dumps(answer(item)))
 
     # --- Backend (tracer/api.py) -------------------------------------------------------
 
@@ -225,7 +227,7 @@ class Daemon:
                 hint=trouble.hint if trouble else None,
             ),
             servers=self._overview.servers(),
-            probes=self._kernel.probes(),
+            probes=tuple(map(_probe, self._kernel.groups())),
             lost=self._live.lost,
             cost=self._cost(),
             open_requests=self._engine.open_requests,
@@ -234,20 +236,20 @@ class Daemon:
     def _cost(self) -> Cost:
         used = cpu_ns() - self._began.cpu_ns
         lived = max(1, time.monotonic_ns() - self._began.monotonic_ns)
-        runs = self._kernel.run_stats()
+        bpf_ns, bpf_runs = _bpf_runs(self._kernel.run_stats())
         return Cost(
             pss_bytes=pss_bytes(),
             cpu_ns=used,
             cpu_share=round(used / lived, 6),
-            bpf_ns=sum(s.run_ns for s in runs) if runs else None,
-            bpf_runs=sum(s.runs for s in runs) if runs else None,
+            bpf_ns=bpf_ns,
+            bpf_runs=bpf_runs,
         )
 
     def models(self) -> list[ModelSeen]:
         return self._overview.models()
 
     def doctor(self) -> list[Fact]:
-        return features.facts()
+        return features.facts(self._btf)
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump
@@ -277,6 +279,22 @@ class Daemon:
         finally:
             self._engine.untap(tap)
             first.cancel()
+
+
+def _probe(group: GroupState) -> Probe:
+    return Probe(
+        group=group.group,
+        attached=group.attached,
+        required=group.required,
+        off_because=group.off_because,
+        unseen=group.unseen,
+    )
+
+
+def _bpf_runs(stats: list[RunStats]) -> tuple[int, int] | tuple[None, None]:
+    """Run time (ns) and runs of all programs; None while the kernel does not count."""
+    runs = sum(s.runs for s in stats)
+    return (sum(s.run_ns for s in stats), runs) if runs else (None, None)
 
 
 def _notify(state: str) -> None:

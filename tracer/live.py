@@ -14,7 +14,7 @@ from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawPacket
-from tracer.records import AnyRecord, Exit, Lost, Span, Tick, Unlisten
+from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick, Unlisten
 
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 1_000_000_000
@@ -25,7 +25,7 @@ class Source(Watchable, Protocol):
 
     def wait(self, timeout_ms: int) -> None: ...
     def drain(self) -> list[Raw]: ...
-    def sweep(self, now_ns: int) -> list[Span]: ...
+    def sweep(self, now_ns: int) -> list[Span | Insert]: ...
     def lost(self) -> dict[str, int]: ...
 
 

@@ -7,13 +7,14 @@ what to watch. Everything it learns leaves as records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import msgspec
 import psutil
 
 from tracer.host import files, proc, sockdiag
-from tracer.kernel.wire import Raw, RawExec, RawFile, RawMagic
+from tracer.kernel.wire import Raw, RawExec, RawFile, RawMagic, RawPacket
 from tracer.records import (
     AnyRecord,
     Command,
@@ -27,11 +28,10 @@ from tracer.records import (
     Server,
     Unlisten,
 )
+from tracer.servers import SERVER_COMMS
 
 _FILES_LIMIT = 4096
 _LISTEN = 10
-#: Interpreters that may turn out to run a server; anything else they run is let go at once.
-INTERPRETERS = ("python", "python3", *(f"python3.{n}" for n in range(9, 16)))
 
 
 class Watchable(Protocol):
@@ -41,6 +41,7 @@ class Watchable(Protocol):
     def unwatch(self, tgid: int) -> None: ...
     def track_file(self, dev: int, ino: int) -> None: ...
     def watch_port(self, netns: int, port: int) -> None: ...
+    def add_server_comm(self, comm: str) -> None: ...
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None = None
     port: int | None = None
     program: str = "custom"
+
+    @property
+    def by_port(self) -> bool:
+        """Known by nothing but the port it listens on."""
+        return self.exe is None and self.command is None and self.port is not None
 
     def claims(self, exe: str | None, argv: Sequence[str]) -> bool:
         """Whether executable and command line fit; never by the port alone."""
@@ -108,10 +114,17 @@ class Discovery:
 
     def start(self, now_ns: int) -> list[AnyRecord]:
         """Everything of the servers that are running: processes, mapped files, ports."""
+        for comm in self._names():
+            self._kernel.add_server_comm(comm)
         records: list[AnyRecord] = []
         for tgid, command, rule in self._fronts():
             records += self._adopt(tgid, command, rule, now_ns)
         return records + self._sockets(now_ns)
+
+    def _names(self) -> list[str]:
+        """Programs to watch from their first instruction."""
+        configured = [PurePosixPath(rule.exe).name for rule in self._rules if rule.exe]
+        return [*SERVER_COMMS, *configured]
 
     def _fronts(self) -> list[tuple[int, Command, Rule | None]]:
         """Processes that are servers themselves and not part of another one."""
@@ -214,7 +227,9 @@ class Discovery:
     def translate(self, raw: Raw) -> list[AnyRecord]:
         """The records of one kernel event, none where it turns out to be a stranger's."""
         handler = self._handlers.get(type(raw))
-        return [raw] if handler is None else handler(raw)
+        if handler is not None:
+            return handler(raw)
+        return [] if isinstance(raw, RawExec | RawFile | RawMagic | RawPacket) else [raw]
 
     def _unlisten(self, raw: Unlisten) -> list[AnyRecord]:
         self._ports.pop((raw.netns, raw.port), None)
@@ -259,13 +274,30 @@ class Discovery:
         return [exit_]
 
     def _listen(self, listen: Listen) -> list[AnyRecord]:
+        records: list[AnyRecord] = []
         member = self._tree.get(listen.tgid)
+        if member is None:
+            records = self._listening_stranger(listen)
+            member = self._tree.get(listen.tgid)
         if member is None:
             return []
         self._ports[listen.netns, listen.port] = listen.tgid
-        records: list[AnyRecord] = [listen]
+        records.append(listen)
         if member.front == listen.tgid:
             records.append(_server(member, listen.ts_ns, listen.netns, listen.port))
+        return records
+
+    def _listening_stranger(self, listen: Listen) -> list[AnyRecord]:
+        """A server whose program name says nothing (an interpreter), or one known by its port."""
+        known = self._recognise(listen.tgid)
+        if known is None:
+            rule = next((r for r in self._rules if r.port == listen.port and r.by_port), None)
+            if rule is None:
+                return []
+            known = (Command(program=rule.program, role="single"), rule)
+        command, found = known
+        records = self._adopt(listen.tgid, command, found, listen.ts_ns)
+        self._kernel.watch_port(listen.netns, listen.port)
         return records
 
     def _file(self, raw: RawFile) -> list[AnyRecord]:
