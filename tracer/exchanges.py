@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tracer.evidence import Exchange
-from tracer.http.endpoints import ENDPOINTS
+from tracer.evidence import Exchange, Other
+from tracer.http.endpoints import ENDPOINTS, kind_of
 from tracer.processes import same_netns
 from tracer.records import (
     AnyRecord,
@@ -29,6 +29,17 @@ MAX_CONNECTS = 4
 WireKey = tuple[str, int, str, int]
 
 
+def work(endpoint: str | None) -> str | None:
+    """What kind of work an endpoint asks for; a hop asks for the same kind as its request.
+
+    A front may rewrite a chat to a completion, so what generates text is one kind.
+    """
+    kind = kind_of(endpoint)
+    if kind in ("chat", "completion", "infill"):
+        return "generate"
+    return "embed" if kind in ("embedding", "rerank") else kind
+
+
 @dataclass(slots=True, eq=False)
 class Wire:
     """One connection: who connected, who took bytes last, its latest exchange."""
@@ -43,11 +54,17 @@ class Wire:
 class Talk:
     """One exchange as the records that told of it, and its place in a server.
 
+    `work`: see there. `since_ns`: the earliest arrival of those that waited when it came.
     `role`: `new` not placed yet, `request` a client's, `hop` of a request, `poll` health.
     """
 
     request: HttpRequest
     wire: Wire
+    xid: int = field(init=False)
+    arrival_ns: int = field(init=False)
+    work: str | None = field(init=False)
+    since_ns: int = field(init=False)
+    end_ns: int | None = None
     body: HttpBody | None = None
     head: HttpHead | None = None
     first: HttpToken | None = None
@@ -66,18 +83,17 @@ class Talk:
     runner: int | None = None
     hops: list[Talk] = field(default_factory=list)
     request_of: Talk | None = None
+    as_other: tuple[Other, Other] | None = None
 
-    @property
-    def xid(self) -> int:
-        return self.request.xid
+    def __post_init__(self) -> None:
+        self.xid = self.request.xid
+        self.arrival_ns = self.since_ns = self.request.ts_ns
+        self.work = work(self.request.endpoint)
 
-    @property
-    def arrival_ns(self) -> int:
-        return self.request.ts_ns
-
-    @property
-    def end_ns(self) -> int | None:
-        return self.end.ts_ns if self.end is not None else None
+    def over(self, end: HttpEnd) -> None:
+        if self.end is None:
+            self.end = end
+            self.end_ns = end.ts_ns
 
     @property
     def first_token_ns(self) -> int | None:
@@ -289,8 +305,7 @@ def _tell(talk: Talk, record: HttpBody | HttpHead | HttpToken | HttpEnd) -> None
         case HttpToken():
             talk.answer = record
         case HttpEnd():
-            if talk.end is None:
-                talk.end = record
+            talk.over(record)
 
 
 def _plain(ip: str) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from tracer.evidence import Evidence, Exchange, Life, Other
 from tracer.exchanges import Talk
 from tracer.fileevents import MIB, FileKey
-from tracer.linking import Site, serving
+from tracer.linking import serving
 from tracer.processes import Proc
 from tracer.records import Armed, File, Insert, Lost, Open, Span
+from tracer.sites import Site
 from tracer.world import World, find_runner, model_of, tree_of
 
 LOOKBACK_NS = 10_000_000_000
@@ -19,7 +20,7 @@ AT_ONCE_NS = 20_000_000
 MAX_SPANS = 2000
 MAX_OPENS = 500
 MAX_LIVES = 128
-MAX_OTHERS = 100
+MAX_OTHERS = 64
 MAX_POLLS = 64
 
 
@@ -81,24 +82,22 @@ class Gatherer:
         return self._world.linker.site(self._talk.server)
 
     def _pick_others(self) -> list[Talk]:
-        arrival_ns = self._talk.arrival_ns
-        overlapping: list[Talk] = []
-        retried: list[Talk] = []
-        last: dict[int | None, Talk] = {}
-        for one in self._site().requests.values():
-            if one is self._talk or one.arrival_ns > self._end_ns:
-                continue
-            if one.end_ns is None or one.end_ns >= arrival_ns:
-                overlapping.append(one)
-                continue
-            if one.failed and _same_body(one, self._talk):
-                retried.append(one)
-            before = last.get(one.runner)
-            if one.runner is not None and (before is None or _later(one, before)):
-                last[one.runner] = one
-        nearest = sorted(overlapping, key=lambda r: abs(r.arrival_ns - arrival_ns))
-        picked = [*last.values(), *nearest[:MAX_OTHERS], *retried[-MAX_OTHERS:]]
-        unique = {r.xid: r for r in picked}
+        talk, site = self._talk, self._site()
+        overlapping = [
+            r for r in site.alive(talk.arrival_ns) if r is not talk and r.arrival_ns <= self._end_ns
+        ]
+        if len(overlapping) > MAX_OTHERS:
+            overlapping.sort(key=lambda r: abs(r.arrival_ns - talk.arrival_ns))
+            del overlapping[MAX_OTHERS:]
+        last = [
+            one
+            for tgid in site.runners()
+            if (one := next(site.ended(tgid, talk.arrival_ns), None)) is not None
+        ]
+        retried = [r for r in site.failures() if r.arrival_ns < talk.arrival_ns]
+        retried = [r for r in retried if _same_body(r, talk)][-MAX_OTHERS:]
+        unique = {r.xid: r for r in (*last, *overlapping, *retried)}
+        unique.pop(talk.xid, None)
         return sorted(unique.values(), key=lambda r: (r.arrival_ns, r.xid))
 
     def _runner_of(self, one: Talk) -> int | None:
@@ -110,24 +109,31 @@ class Gatherer:
         return self._runners[one.xid]
 
     def _other(self, one: Talk) -> Other:
-        hop = serving(one)
+        same = _same_body(one, self._talk)
+        if not one.done:
+            return self._as_other(one, same)
+        if one.as_other is None:
+            one.as_other = (self._as_other(one, False), self._as_other(one, True))
+        return one.as_other[same]
+
+    def _as_other(self, one: Talk, same_body: bool) -> Other:
         runner = self._runner_of(one)
+        hop = serving(one)
         served = hop if hop is not None else one
+        seen = runner is not None and runner == served.server_tgid
         return Other(
             xid=one.xid,
             arrival_ns=one.arrival_ns,
             id=one.id,
             model=model_of(self._world, one),
             runner=runner,
-            runner_arrival_ns=served.arrival_ns if runner == served.server_tgid else None,
-            runner_head_ns=served.head.ts_ns
-            if served.head is not None and runner == served.server_tgid
-            else None,
+            runner_arrival_ns=served.arrival_ns if seen else None,
+            runner_head_ns=served.head.ts_ns if seen and served.head is not None else None,
             first_token_ns=one.first_token_ns,
             end_ns=one.end_ns,
             status=one.head.status if one.head is not None else None,
             failed=one.failed,
-            same_body=_same_body(one, self._talk),
+            same_body=same_body,
         )
 
     def _window_start(self) -> int:
@@ -238,20 +244,16 @@ class Gatherer:
 
     def _previous_model(self) -> str | None:
         """The model of the last request before this one that was or may yet be answered."""
-        best: Talk | None = None
-        arrival = (self._talk.arrival_ns, self._talk.xid)
-        for one in self._site().requests.values():
-            order = (one.arrival_ns, one.xid)
-            in_vain = one.end_ns is not None and one.first is None
-            if order >= arrival or (in_vain and (one.end_ns or 0) < self._talk.arrival_ns):
+        talk, site = self._talk, self._site()
+        for one in site.before(talk):
+            in_vain = one.first is None and one.end_ns is not None
+            if in_vain and (one.end_ns or 0) < talk.arrival_ns:
                 continue
-            if best is None or order > (best.arrival_ns, best.xid):
-                best = one
-        named = model_of(self._world, best) if best is not None else None
-        if named is not None or self._talk.server is None:
-            return named
-        site = self._site()
-        return site.last_model or self._world.linker.last_model.get(self._talk.server.name)
+            named = model_of(self._world, one)
+            if named is not None:
+                return named
+            break
+        return site.last_model or self._world.linker.last_model.get(site.name)
 
     def _resident_before(self) -> bool | None:
         """Whether the runner held the model at arrival; None where it cannot be told."""
@@ -273,16 +275,14 @@ class Gatherer:
 
     def _last_served(self, runner: Proc, ts_ns: int) -> int | None:
         """Until when the runner is known to have served before `ts_ns`."""
-        best: int | None = None
-        for one in self._site().requests.values():
+        site = self._site()
+        for one in site.alive(ts_ns):
             first = one.first_token_ns
-            if one is self._talk or one.runner != runner.tgid or first is None or first > ts_ns:
-                continue
-            if one.end_ns is None or one.end_ns >= ts_ns:
+            serves = one is not self._talk and first is not None and first <= ts_ns
+            if serves and self._runner_of(one) == runner.tgid:
                 return ts_ns
-            if best is None or one.end_ns > best:
-                best = one.end_ns
-        return best
+        served = (one for one in site.ended(runner.tgid, ts_ns) if one.first is not None)
+        return next((one.end_ns for one in served), None)
 
     def _answered_at_once(self, runner: Proc) -> bool:
         """A runner loaded before, never seen ready: had it been loading, it had not got the
@@ -305,10 +305,6 @@ def _same_body(a: Talk, b: Talk) -> bool:
         and (a.request.endpoint, a.body.model, a.body.bytes)
         == (b.request.endpoint, b.body.model, b.body.bytes)
     )
-
-
-def _later(a: Talk, b: Talk) -> bool:
-    return (a.end_ns or 0, a.xid) > (b.end_ns or 0, b.xid)
 
 
 def _insert_order(insert: Insert) -> tuple[int, int, int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tracer.exchanges import Exchanges, Talk
-from tracer.http.endpoints import is_inference, kind_of
+from tracer.http.endpoints import is_inference
 from tracer.processes import Ports, Processes
 from tracer.records import HttpEnd, Known, Server, Start
+from tracer.sites import Site
 
 UNPLACED_NS = 5_000_000_000
 BODY_WAIT_NS = 1_000_000_000
@@ -16,30 +15,6 @@ DEATH_GRACE_NS = 1_000_000_000
 HEALTH = frozenset({"/health", "/v1/health", "/healthz", "/readyz", "/ping"})
 
 SiteKey = tuple[int, int]
-
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """The requests of one server, by arrival as numbered; `open`: not yet over."""
-
-    name: str
-    requests: dict[int, Talk] = field(default_factory=dict)
-    open: dict[int, Talk] = field(default_factory=dict)
-    polls: list[Talk] = field(default_factory=list)
-    loose: list[Talk] = field(default_factory=list)
-    last_model: str | None = None
-    last_arrival_ns: int = 0
-
-
-def work(endpoint: str | None) -> str | None:
-    """What kind of work an endpoint asks for; a hop asks for the same kind as its request.
-
-    A front may rewrite a chat to a completion, so what generates text is one kind.
-    """
-    kind = kind_of(endpoint)
-    if kind in ("chat", "completion", "infill"):
-        return "generate"
-    return "embed" if kind in ("embedding", "rerank") else kind
 
 
 class Linker:
@@ -146,9 +121,7 @@ class Linker:
         else:
             talk.id = self.next_id
             self.next_id += 1
-        site.requests[talk.xid] = talk
-        if not talk.done:
-            site.open[talk.xid] = talk
+        site.add(talk)
 
     def _candidates(self, hop: Talk, site: Site) -> list[Talk]:
         return [r for r in site.open.values() if _may_serve(hop, r)]
@@ -159,7 +132,7 @@ class Linker:
         site = self.site(hop.server)
         known = self._known_hops.pop(hop.xid, None)
         if known is not None:
-            found = site.requests.get(known)
+            found = site.get(known)
             fits = [found] if found is not None else []
         else:
             fits = self._candidates(hop, site)
@@ -195,11 +168,11 @@ class Linker:
         if proc is None or proc.exit is None or proc.exit.ts_ns + DEATH_GRACE_NS > now_ns:
             return
         ts_ns = max(proc.exit.ts_ns, talk.arrival_ns)
-        talk.end = HttpEnd(ts_ns=ts_ns, xid=talk.xid, why="server_gone")
+        talk.over(HttpEnd(ts_ns=ts_ns, xid=talk.xid, why="server_gone"))
 
     def known(self) -> tuple[Known, ...]:
         """What a recording's start must say of the requests in the context."""
-        talks = [t for site in self.sites.values() for t in site.requests.values()]
+        talks = [t for site in self.sites.values() for t in site]
         return tuple(
             Known(
                 xid=t.xid,
@@ -235,11 +208,9 @@ def _has_body(talk: Talk) -> bool:
 
 
 def _may_serve(hop: Talk, request: Talk) -> bool:
-    if request.arrival_ns > hop.arrival_ns or request is hop:
+    if request.arrival_ns > hop.arrival_ns or request.work != hop.work:
         return False
     if request.end_ns is not None and request.end_ns < hop.arrival_ns:
-        return False
-    if work(request.request.endpoint) != work(hop.request.endpoint):
         return False
     if not request.hops:
         return True

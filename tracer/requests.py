@@ -10,7 +10,6 @@ from __future__ import annotations
 from tracer.evidence import Evidence
 from tracer.exchanges import Talk
 from tracer.gather import Gatherer
-from tracer.linking import Site
 from tracer.records import (
     AnyRecord,
     Armed,
@@ -43,6 +42,7 @@ from tracer.records import (
     Unlisten,
     Warm,
 )
+from tracer.sites import Site
 from tracer.world import FOREVER_NS, World, model_of
 
 KEEP_NS = 600_000_000_000
@@ -141,9 +141,9 @@ class Fold:
         for talk in self._open():
             if talk.end_ns is not None and talk.end_ns <= self._now_ns:
                 found.append(self._gather(talk, talk.end_ns))
-                talk.told = talk.done = True
+                talk.told = True
                 assert talk.server is not None
-                del self._world.linker.site(talk.server).open[talk.xid]
+                self._world.linker.site(talk.server).close(talk)
             elif not talk.told and talk.streaming and self._has_token(talk):
                 found.append(self._gather(talk, self._now_ns))
                 talk.told = True
@@ -178,7 +178,6 @@ class Fold:
     def _drop_open(self, talk: Talk) -> None:
         assert talk.server is not None
         site = self._world.linker.site(talk.server)
-        del site.open[talk.xid]
         self._forget(site, talk)
         self._note(Lost(ts_ns=self._now_ns, kind="fold", count=1))
 
@@ -186,9 +185,7 @@ class Fold:
         """File events are needed from the start of runners that were not ready yet when the
         earliest request that is not over arrived."""
         early_ns = min(first_ns, self._now_ns - KEEP_EVENTS_NS)
-        for site in self._world.linker.sites.values():
-            for talk in site.open.values():
-                early_ns = min([early_ns, *(r.arrival_ns for r in _waited_with(site, talk))])
+        early_ns = min([early_ns, *(t.since_ns for t in self._open())])
         horizon_ns = early_ns
         for proc in self._world.procs:
             born = proc.born_ns
@@ -198,19 +195,15 @@ class Fold:
         return horizon_ns
 
     def _prune_site(self, site: Site, horizon_ns: int) -> None:
-        last: dict[int | None, Talk] = {}
-        for talk in site.requests.values():
-            if talk.done and (
-                talk.runner not in last or (last[talk.runner].end_ns or 0) <= (talk.end_ns or 0)
-            ):
-                last[talk.runner] = talk
-        closed = [t for t in site.requests.values() if t.done]
+        closed = site.closed()
         surplus = len(closed) - MAX_CLOSED
         for i, talk in enumerate(closed):
             old = (talk.end_ns or 0) < horizon_ns
+            if not old and i >= surplus:
+                break
             # Each live runner's last request tells until when it served.
-            pinned = last.get(talk.runner) is talk and self._runs(talk, horizon_ns)
-            if (old and not pinned) or i < surplus:
+            pinned = site.is_last(talk) and self._runs(talk, horizon_ns)
+            if not pinned or i < surplus:
                 self._forget(site, talk)
         for kept in (site.polls, site.loose):
             for talk in [t for t in kept if (t.end_ns or t.arrival_ns) < horizon_ns]:
@@ -228,7 +221,7 @@ class Fold:
         if talk.first is not None and talk.arrival_ns >= site.last_arrival_ns:
             site.last_model = model_of(self._world, talk) or site.last_model
             site.last_arrival_ns = talk.arrival_ns
-        site.requests.pop(talk.xid, None)
+        site.forget(talk)
         for hop in list(talk.hops):
             self._world.exchanges.forget(hop)
         self._world.exchanges.forget(talk)
@@ -269,14 +262,3 @@ class Fold:
                 if p.ready_ns is not None and self._world.procs.latest(p.tgid) is p
             },
         )
-
-
-def _waited_with(site: Site, talk: Talk) -> list[Talk]:
-    """Requests that had no token when this one arrived."""
-    return [
-        r
-        for r in site.requests.values()
-        if r.arrival_ns <= talk.arrival_ns
-        and (r.first_token_ns is None or r.first_token_ns > talk.arrival_ns)
-        and (r.end_ns is None or r.end_ns >= talk.arrival_ns)
-    ]
