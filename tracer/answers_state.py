@@ -8,30 +8,19 @@ from typing import Protocol
 import msgspec
 
 from tracer.answers import SCHEMA, Json, wall_time
+from tracer.codes import meaning
 from tracer.records import Unreadable
 
-UNREADABLE_MEANS: dict[Unreadable, tuple[str, str]] = {
-    "tls": (
-        "speaks TLS, which cannot be read from the socket",
-        "end TLS in a proxy before it, so that the server itself speaks plain HTTP",
-    ),
-    "compressed": (
-        "compresses its replies, so first tokens cannot be seen",
-        "turn compression off in the server, or in the client's Accept-Encoding",
-    ),
-    "http2": ("speaks HTTP/2, which is not read yet", "let clients use HTTP/1.1"),
-    "not_http": ("does not speak HTTP on this port", "check the port in [[server]]"),
-    "old_connection": (
-        "is used over connections older than ttftd",
-        "it is read from the client's next connection on; restart the client to have it now",
-    ),
-    "gap": ("lost part of a connection's bytes", "raise [probes] packet_ring_kb"),
-    "unix_socket": (
-        "listens on a Unix socket, whose bytes are not seen",
-        "let it listen on a TCP port",
-    ),
+UNREADABLE_ADVICE: dict[Unreadable, str] = {
+    "tls": "End TLS in a proxy before it, so that the server itself speaks plain HTTP.",
+    "compressed": "Turn compression off in the server, or in the client's Accept-Encoding.",
+    "http2": "Let clients use HTTP/1.1.",
+    "not_http": "Check the port of this server in the configuration.",
+    "old_connection": "It is read from the next connection on; restart the client to have it now.",
+    "gap": "Raise [probes] packet_ring_kb in the configuration.",
+    "unix_socket": "Let the server listen on a TCP port.",
 }
-"""What each reason means for the user, and what to do."""
+"""What to do where a server cannot be read."""
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,19 +100,19 @@ class ModelSeen(_State, frozen=True):
 
 
 class Fact(Protocol):
-    """Something about this host. `ok` None: only told; `hint`: what to do where it is False;
-    `required`: nothing works without it."""
+    """Something about this host. `ok` None: only told; where it is False, `missing` is what is
+    lost by it and `advice` what to do. tracer/kernel/features.py has the ones of the kernel."""
 
     @property
     def name(self) -> str: ...
     @property
-    def ok(self) -> bool | None: ...
-    @property
     def value(self) -> str: ...
     @property
-    def hint(self) -> str | None: ...
+    def ok(self) -> bool | None: ...
     @property
-    def required(self) -> bool: ...
+    def missing(self) -> str | None: ...
+    @property
+    def advice(self) -> str | None: ...
 
 
 def status(state: Status) -> Json:
@@ -131,8 +120,9 @@ def status(state: Status) -> Json:
     answer: Json = {"schema": SCHEMA, **msgspec.to_builtins(state)}
     answer["began"] = wall_time(answer.pop("began_wall_ns"))
     for server in answer["servers"]:
-        means, advice = UNREADABLE_MEANS.get(server["unreadable"], (None, None))
-        server["unreadable_means"], server["advice"] = means, advice
+        code = server["unreadable"]
+        server["unreadable_means"] = meaning(code, "unreadable") if code else None
+        server["advice"] = UNREADABLE_ADVICE.get(code)
     return answer
 
 
@@ -156,14 +146,14 @@ def doctor(facts: Sequence[Fact], *, daemon: bool) -> Json:
     return {
         "schema": SCHEMA,
         "daemon": daemon,
-        "ok": not any(fact.ok is False and fact.required for fact in facts),
+        "ok": all(fact.ok is not False for fact in facts),
         "facts": [
             {
                 "name": fact.name,
-                "ok": fact.ok,
                 "value": fact.value,
-                "hint": fact.hint,
-                "required": fact.required,
+                "ok": fact.ok,
+                "missing": fact.missing,
+                "advice": fact.advice,
             }
             for fact in facts
         ],

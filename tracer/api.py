@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from tracer.answers import Json, dumps
 from tracer.answers_state import Fact, ModelSeen, Status
 from tracer.api_metrics import Metrics
 from tracer.api_socket import bind
-from tracer.api_streams import with_heartbeat
+from tracer.api_streams import SlowReader, with_heartbeat
 from tracer.errors import StoreError, TtftError
 from tracer.render_units import DURATION_HELP, parse_duration
 from tracer.store import Store
@@ -265,7 +266,7 @@ ROUTES = {
 def app(backend: Backend) -> Starlette:
     """The ASGI application."""
     routes = _Routes(backend)
-    return Starlette(
+    made = Starlette(
         routes=[
             Route(path, getattr(routes, method.__name__), methods=["GET"])
             for path, method in ROUTES.items()
@@ -276,6 +277,13 @@ def app(backend: Backend) -> Starlette:
             Exception: _our_fault,
         },
     )
+    made.router.redirect_slashes = False
+    return made
+
+
+def _worth_logging(entry: logging.LogRecord) -> bool:
+    """A reader that was too slow is no fault of ours: its stream was cut off, as it must be."""
+    return not (entry.exc_info and isinstance(entry.exc_info[1], SlowReader))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -315,6 +323,10 @@ class ApiServer:
             timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
         )
+        log = logging.getLogger("uvicorn.error")
+        # Not a line for each garbled request that somebody sends.
+        log.setLevel(logging.ERROR)
+        log.addFilter(_worth_logging)
         self._server = _Uvicorn(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
 

@@ -6,7 +6,7 @@ import errno
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote
 
@@ -40,7 +40,9 @@ class Client:
             body: bytes = response.read()
             return body
 
-    def stream(self, path: str, query: Mapping[str, object] | None = None) -> Iterator[bytes]:
+    def stream(
+        self, path: str, query: Mapping[str, object] | None = None
+    ) -> Generator[bytes, None, None]:
         """Pieces of an answer that goes on, as they come; they end early with `TtftError`."""
         with self._response(path, query or {}, None) as response:
             while piece := response.read1(65536):

@@ -43,19 +43,22 @@ def columns(fields: Iterable[tuple[object, int]], gap: int = 2) -> str:
     return (" " * gap).join(cells).rstrip()
 
 
+_ENDED = {"client_gone": "gone", "server_died": "died", "server_error": "error"}
+
+
 def verdict(answer: Json) -> str:
     """The cause of a spike, else how it ended, in a word or two; `?` where incomplete."""
-    spike = answer["spike"]
-    if answer["outcome"] == "open":
+    spike, outcome = answer["spike"], answer["outcome"]
+    if outcome == "open":
         return "still open"
     if spike["is_spike"]:
         word = spike["cause"] or "unknown"
-    elif answer["outcome"] != "ok":
-        word = answer["outcome"].replace("_", " ")
-        if answer["died_in"]:
-            word += f", {answer['died_in']}"
-    else:
+    elif outcome == "ok":
         word = "ok" if answer["ttft_ms"] is not None else "not seen"
+    elif outcome == "server_error" and answer["status"] is not None:
+        word = f"error {answer['status']}"
+    else:
+        word = _ENDED[outcome] + (f" in {answer['died_in']}" if answer["died_in"] else "")
     return word if answer["complete"] else f"{word} ?"
 
 

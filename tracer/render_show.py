@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 
-from tracer.render import COLUMNS, Json, Paint, columns, moment, plain, verdict
+from tracer.render import COLUMNS, Json, Paint, columns, moment, plain
 from tracer.render_units import duration, fit, right, size, width, wrap
+
+_ENDED = {
+    "ok": "none was seen",
+    "client_gone": "the client left",
+    "server_error": "the server answered with an error",
+    "server_died": "the server died",
+    "open": "still open",
+}
 
 _NAME = 18
 _TIME = 8
@@ -57,7 +65,8 @@ def _verdict(answer: Json, paint: Paint) -> list[str]:
     typical = spike["typical_ms"]
     first = f"First token after {duration(answer['ttft_ms'])}"
     if answer["ttft_ms"] is None:
-        first = f"No first token: {verdict(answer)}"
+        where = f" in {answer['died_in']}" if answer["died_in"] else ""
+        first = f"No first token: {_ENDED[answer['outcome']]}{where}"
     first += f"; typically {duration(typical)}." if typical is not None else "."
     lines = [paint("head", line) for line in wrap(first, COLUMNS)]
     if spike["is_spike"]:

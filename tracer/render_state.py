@@ -41,7 +41,7 @@ def _servers(servers: list[Json], paint: Paint) -> list[str]:
         ]
         lines.append(columns(fields))
         if server["unreadable"]:
-            text = f"not readable: it {server['unreadable_means']}"
+            text = f"not readable: {server['unreadable_means']}"
             lines += [paint("bad", line) for line in wrap(text, COLUMNS, "  ", "  ")]
             lines += wrap(server["advice"], COLUMNS, "  -> ", "     ")
     return lines
@@ -98,19 +98,13 @@ def doctor(answer: Json, paint: Paint = plain) -> list[str]:
     """What this host allows, what is missing, what to do."""
     lines: list[str] = []
     for fact in answer["facts"]:
-        mark, kind = _mark(fact)
+        mark, kind = {True: ("ok", "good"), False: ("NO", "bad"), None: ("  ", "dim")}[fact["ok"]]
         text = wrap(f"{fact['name']}: {fact['value']}", COLUMNS, " " * 4, " " * 6)
         lines += [paint(kind, mark) + text[0][2:], *text[1:]]
-        if fact["ok"] is not True and fact["hint"]:
-            lines += wrap(fact["hint"], COLUMNS, "   -> ", " " * 6)
-    missing = sum(1 for fact in answer["facts"] if fact["ok"] is False and fact["required"])
+        if fact["missing"] and fact["ok"] is not True:
+            lines += wrap(f"without it: {fact['missing']}", COLUMNS, " " * 6, " " * 6)
+        if fact["advice"] and fact["ok"] is not True:
+            lines += wrap(fact["advice"], COLUMNS, "   -> ", " " * 6)
+    missing = sum(1 for fact in answer["facts"] if fact["ok"] is False)
     end = f"{missing} needed and not here: see NO above." if missing else "All needed is here."
     return [*lines, "", paint("bad" if missing else "good", end)]
-
-
-def _mark(fact: Json) -> tuple[str, str]:
-    if fact["ok"] is None:
-        return "  ", "dim"
-    if fact["ok"]:
-        return "ok", "good"
-    return ("NO", "bad") if fact["required"] else ("no", "dim")

@@ -20,9 +20,9 @@ class _Daemon(NamedTuple):
 
     ok: bool | None
     value: str
-    hint: str | None = None
+    advice: str | None = None
     name: str = "daemon"
-    required: bool = False
+    missing: str | None = None
 
 
 @click.command()
@@ -47,7 +47,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     answer |= {
         "daemon": daemon["daemon"],
         "facts": facts,
-        "ok": not any(fact["ok"] is False and fact["required"] for fact in facts),
+        "ok": all(fact["ok"] is not False for fact in facts),
     }
     if as_json:
         print_json(answer)

@@ -6,9 +6,11 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import FileIO
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
@@ -26,9 +28,6 @@ from tracer.commands.shared import (
 )
 from tracer.errors import TtftError
 from tracer.render_units import size
-
-if TYPE_CHECKING:
-    from tracer.derived import Derived
 
 
 @contextlib.contextmanager
@@ -96,31 +95,54 @@ def record(context: click.Context, output: str, length: str | None) -> None:
       ttft record -o slow.ttft --for 60s
       ttft replay slow.ttft
     """
-    path = Path(output)
+    from tracer.recording import end_line
+
     pieces = client(context).stream("/v1/records", {"for": length})
-    cut: TtftError | None = None
-    written = lines = 0
-    began = time.monotonic()
-    with path.open("wb") as file, contextlib.suppress(KeyboardInterrupt):
-        try:
-            for piece in pieces:
-                file.write(piece)
-                written += len(piece)
-                lines += piece.count(b"\n")
-                _progress(written, lines, time.monotonic() - began)
-        except TtftError as error:
-            cut = error
-    if not written:
-        path.unlink()
-        raise cut or TtftError("nothing was recorded", "ttft status says whether ttftd runs")
-    dropped = _drop_half_line(path)
-    _progress_end()
-    say(f"{output}: {lines} records, {size(written - dropped)}")
+    # Not before the daemon answers may an older file of that name go.
+    first = next(pieces, b"")
+    path = Path(output)
+    if path.exists() and not path.is_file():
+        raise TtftError(f"{output} is not a regular file", "give the name of a file to write")
+    # Unbuffered, so that what could not be written shows at once and only once.
+    with path.open("wb", buffering=0) as file:
+        cut = _copy(chain([first], pieces), file)
+        kept, lines = _drop_half_line(path, file)
+        if cut is None:
+            # The first line is the header.
+            _write_all(file, end_line(max(0, lines - 1)))
+    say(f"{output}: {max(0, lines - 1)} records, {size(kept)}")
     if cut is not None:
         raise TtftError(
-            f"{output} is truncated: {cut.message}",
-            "it replays up to there; requests open at its end are shown as open",
+            f"{output} is truncated: {cut}",
+            "it replays up to there; requests that were open then are shown as open",
         )
+
+
+def _copy(pieces: Iterable[bytes], file: FileIO) -> str | None:
+    """Until they end or Ctrl-C; returns what cut them off."""
+    written = lines = 0
+    began = time.monotonic()
+    try:
+        for piece in pieces:
+            _write_all(file, piece)
+            written += len(piece)
+            lines += piece.count(b"\n")
+            _progress(written, lines, time.monotonic() - began)
+    except KeyboardInterrupt:
+        return None
+    except TtftError as error:
+        return error.message
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        _progress_end()
+    return None
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _progress(written: int, lines: int, seconds: float) -> None:
@@ -135,21 +157,17 @@ def _progress_end() -> None:
         sys.stderr.write("\r\x1b[K")
 
 
-def _drop_half_line(path: Path) -> int:
-    """Cut what follows the last newline; returns how many bytes."""
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        position = end
-        while position:
-            start = max(0, position - 65536)
-            file.seek(start)
-            found = file.read(position - start).rfind(b"\n")
-            if found >= 0:
-                file.truncate(start + found + 1)
-                return end - (start + found + 1)
-            position = start
-        file.truncate(0)
-    return end
+def _drop_half_line(path: Path, file: FileIO) -> tuple[int, int]:
+    """Cut what follows the last newline; returns bytes and lines that stay."""
+    kept = lines = 0
+    with path.open("rb") as written:
+        for line in written:
+            if line.endswith(b"\n"):
+                kept += len(line)
+                lines += 1
+    file.seek(kept)
+    file.truncate()
+    return kept, lines
 
 
 @click.command()
@@ -168,9 +186,13 @@ def replay(file: Path, number: int | None, trace: str | None, as_json: bool) -> 
       ttft replay slow.ttft --trace trace.json
     """
     from tracer.answers import answer, detail, dumps
+    from tracer.recording import Recording
     from tracer.recording import replay as derive
 
-    found = _newest(derive(file))
+    recording = Recording(file)
+    found = derive(recording)
+    if recording.truncated:
+        say(f"{file} is truncated: this is what it holds up to its last whole line")
     if trace is not None:
         from tracer.export.chrome import dump
 
@@ -187,12 +209,6 @@ def replay(file: Path, number: int | None, trace: str | None, as_json: bool) -> 
         ids = ", ".join(str(item.evidence.id) for item in found[-20:]) or "none"
         raise TtftError(f"no request {number} in {file}", f"there is: {ids}")
     _print_one(decode(dumps({**answer(wanted[-1]), **detail(wanted[-1])})), as_json)
-
-
-def _newest(derived: Iterator[Derived] | list[Derived]) -> list[Derived]:
-    """The last word on each request, in the order of their ids."""
-    latest = {item.evidence.id: item for item in derived}
-    return [latest[number] for number in sorted(latest)]
 
 
 def _print_listing(answers: list[dict[str, object]], as_json: bool) -> None:

@@ -80,6 +80,14 @@ class Store:
                 self._puts = 0
                 self._trim_size()
 
+    def put_rows(self, encoded: Iterable[rows.Row]) -> None:
+        """Insert ready rows in one transaction; for filling a history, see bulk.py."""
+        with self._lock:
+            try:
+                writer.put(self._connection, encoded, None)
+            except sqlite3.Error as error:
+                raise database.trouble(self.path, error) from error
+
     def flush(self) -> bool:
         """Write what is pending; False (and `trouble` set) when the disk took none."""
         with self._lock:
@@ -273,9 +281,3 @@ class Store:
             self._connection = database.connect(self.path, self._warn)
             writer.reserve_ids(self._connection, self._reserved)
             return work(self._connection)
-
-
-def put_rows(store: Store, encoded: Iterable[rows.Row]) -> None:
-    """Write ready rows in one transaction: for filling a history in benchmarks."""
-    with store._lock:
-        writer.put(store._connection, encoded, None)

@@ -1,0 +1,400 @@
+"""HTTP on the Unix socket: right answers, typed refusals, nothing that grows or falls over."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.answer_cases import spike, warm
+from tests.unit.fake_daemon import GROUP, REQUESTS, FakeDaemon, serving
+from tracer import answers, api
+from tracer.api_metrics import MAX_SERIES, Metrics
+from tracer.api_socket import bind
+from tracer.api_streams import Fanout, SlowReader, with_heartbeat
+from tracer.client import Client
+from tracer.errors import StoreError, TtftError
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
+    with serving(tmp_path_factory.mktemp("api")) as running:
+        yield running
+
+
+def raw(daemon: FakeDaemon, data: bytes, half_close: bool = True) -> bytes:
+    """What comes back for these bytes, until the daemon closes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(10)
+        connection.connect(str(daemon.socket))
+        parts = []
+        try:
+            connection.sendall(data)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                parts.append(part)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return b"".join(parts)
+
+
+def get(daemon: FakeDaemon, target: str, method: str = "GET") -> tuple[int, Any]:
+    head = f"{method} {target} HTTP/1.1\r\nHost: ttft\r\nConnection: close\r\n\r\n"
+    answer = raw(daemon, head.encode(), half_close=False)
+    start, _, body = answer.partition(b"\r\n\r\n")
+    return int(start.split()[1]), orjson.loads(body)
+
+
+def test_listings(daemon: FakeDaemon) -> None:
+    everything = [orjson.loads(answers.dumps(answers.answer(item))) for item in REQUESTS]
+    assert get(daemon, "/v1/requests") == (200, everything)
+    assert get(daemon, "/v1/requests?last=1") == (200, everything[2:])
+    assert get(daemon, "/v1/requests?model=none") == (200, [])
+    assert get(daemon, "/v1/spikes?since=36500d&last=10000") == (200, [everything[1]])
+
+
+def test_one_request(daemon: FakeDaemon) -> None:
+    status, found = get(daemon, "/v1/requests/17")
+    expected = {**answers.answer(REQUESTS[1]), **answers.detail(REQUESTS[1])}
+    assert (status, found) == (200, orjson.loads(answers.dumps(expected)))
+
+
+def test_traces(daemon: FakeDaemon) -> None:
+    status, one = get(daemon, "/v1/requests/17/trace")
+    assert status == 200
+    assert one["traceEvents"]
+    status, several = get(daemon, "/v1/trace?since=36500d")
+    assert status == 200
+    assert len(several["traceEvents"]) > len(one["traceEvents"])
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/doctor", "/v1/requests/17"])
+def test_every_object_carries_its_schema(daemon: FakeDaemon, path: str) -> None:
+    assert get(daemon, path)[1]["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "error"),
+    [
+        ("/v1/requests?last=0", 400, "last='0' is out of range"),
+        ("/v1/requests?last=10001", 400, "last='10001' is out of range"),
+        ("/v1/requests?last=1&last=2", 400, "'last' is given twice"),
+        ("/v1/requests?last=%C2%B2", 400, "last='²' is out of range"),
+        ("/v1/requests?since=yesterday", 400, "since: not a duration: 'yesterday'"),
+        ("/v1/requests?since=99999999d", 400, "since: out of range: '99999999d'"),
+        ("/v1/requests?order=up", 400, "unknown parameter 'order'"),
+        ("/v1/status?x=1", 400, "unknown parameter 'x'"),
+        ("/v1/requests/99", 404, "no request 99"),
+        ("/v1/requests/99/trace", 404, "no request 99"),
+        ("/v1/requests/-1", 400, "'-1' is not an id"),
+        ("/v1/requests/9999999999999999999", 400, "'9999999999999999999' is not an id"),
+        ("/v1/records?for=0s", 400, "for: out of range: '0s'"),
+        ("/v1/nothing", 404, "not found"),
+        ("/", 404, "not found"),
+        ("/v1/../../etc/passwd", 404, "not found"),
+    ],
+)
+def test_refusals_say_why(daemon: FakeDaemon, target: str, status: int, error: str) -> None:
+    found = get(daemon, target)
+    assert (found[0], found[1]["error"]) == (status, error)
+    assert found[1]["hint"]
+    assert found[1]["schema"] == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_it_is_read_only(daemon: FakeDaemon, method: str) -> None:
+    status, found = get(daemon, "/v1/requests", method)
+    assert (status, found["hint"]) == (405, "this interface is read-only: use GET")
+
+
+def test_failures_inside_are_answers_too(daemon: FakeDaemon) -> None:
+    daemon.backend.fails = StoreError("the disk is gone", "look at it")
+    try:
+        assert get(daemon, "/v1/status") == (
+            503,
+            {"schema": 1, "error": "the disk is gone", "hint": "look at it"},
+        )
+        daemon.backend.fails = ValueError("secret text")
+        status, found = get(daemon, "/v1/status")
+        assert (status, found["error"]) == (500, "internal error (ValueError)")
+    finally:
+        daemon.backend.fails = None
+
+
+def still_fine(daemon: FakeDaemon) -> bool:
+    return get(daemon, "/v1/requests?last=1")[0] == 200
+
+
+FUZZ = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@FUZZ
+@given(st.binary(max_size=300))
+def test_any_bytes_are_survived(daemon: FakeDaemon, data: bytes) -> None:
+    assert b"Traceback" not in raw(daemon, data)
+    assert still_fine(daemon)
+
+
+_words = st.text(st.characters(codec="utf-8"), max_size=20)
+_start = st.sampled_from(["", "v1/requests/", "v1/requests", "v1/trace", "v1/status/", "v1/"])
+
+
+@FUZZ
+@given(
+    _start,
+    _words,
+    st.lists(st.tuples(st.sampled_from(["last", "since", "model", "x"]), _words), max_size=3),
+)
+def test_any_path_and_query_get_a_typed_answer(
+    daemon: FakeDaemon, start: str, end: str, pairs: list[tuple[str, str]]
+) -> None:
+    from urllib.parse import quote, urlencode
+
+    status, found = get(daemon, f"/{start}{quote(end)}?{urlencode(pairs)}")
+    assert status in (200, 400, 404)
+    assert status == 200 or set(found) == {"schema", "error", "hint"}
+
+
+def test_a_head_without_end_is_cut_off(daemon: FakeDaemon) -> None:
+    endless = b"GET / HTTP/1.1\r\nX: " + b"a" * 500_000
+    # The refusal itself may be lost with what it left unread.
+    assert raw(daemon, endless, half_close=False)[:12] in (b"HTTP/1.1 400", b"")
+    assert still_fine(daemon)
+
+
+def test_too_many_connections_are_refused(daemon: FakeDaemon) -> None:
+    held = []
+    try:
+        for _ in range(api.CONNECTIONS_MAX + 1):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(str(daemon.socket))
+            held.append(connection)
+        with pytest.raises(TtftError) as caught:
+            Client(str(daemon.socket)).get("/v1/status")
+        assert (caught.value.hint, caught.value.exit_code) == ("it is busy; try again", 1)
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_events(daemon: FakeDaemon) -> None:
+    stream = Client(str(daemon.socket)).stream("/v1/events")
+    assert next(stream) == b": ttft events\n\n"
+    daemon.do(_when_read, daemon.backend.fanout, b'{"id":5}')
+    assert next(stream) == b'event: request\ndata: {"id":5}\n\n'
+    stream.close()
+
+
+def _when_read(fanout: Fanout, item: bytes) -> None:
+    """Publish as soon as somebody reads."""
+    if fanout.readers:
+        fanout.publish(item)
+    else:
+        asyncio.get_running_loop().call_later(0.005, _when_read, fanout, item)
+
+
+def test_records(daemon: FakeDaemon) -> None:
+    stream = Client(str(daemon.socket)).stream("/v1/records")
+    assert next(stream) == b'{"t":"header"}\n'
+    daemon.do(_when_read, daemon.backend.recording, b'{"t":"tick","ts_ns":1}\n')
+    assert next(stream) == b'{"t":"tick","ts_ns":1}\n'
+    stream.close()
+
+
+def test_records_for_a_time_end_well(daemon: FakeDaemon) -> None:
+    pieces = Client(str(daemon.socket)).stream("/v1/records", {"for": "50ms"})
+    assert list(pieces) == [b'{"t":"header"}\n']
+
+
+def test_streams_are_bounded(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "STREAMS_MAX", 1)
+    client = Client(str(daemon.socket))
+    held = client.stream("/v1/events")
+    next(held)
+    with pytest.raises(TtftError, match="already 1 streams open"):
+        next(client.stream("/v1/records"))
+    held.close()
+
+
+def test_a_stream_cut_off_is_an_error(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        running.backend.recording = Fanout(max_bytes=10)
+        stream = Client(str(running.socket)).stream("/v1/records")
+        next(stream)
+        running.do(_burst, running.backend.recording)
+        with pytest.raises(TtftError, match="ended its answer early"):
+            list(stream)
+
+
+def _burst(fanout: Fanout) -> None:
+    if not fanout.readers:
+        asyncio.get_running_loop().call_later(0.005, _burst, fanout)
+        return
+    for _ in range(10):
+        fanout.publish(b"x" * 8)
+
+
+def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
+    async def check() -> list[bytes]:
+        fanout = Fanout(gap=lambda lost: b"lost %d" % lost, max_bytes=4)
+        items = fanout.subscribe()
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        for number in range(6):
+            fanout.publish(b"%d%d" % (number, number))
+        fanout.close()
+        return [await first, *[item async for item in items]]
+
+    assert asyncio.run(check()) == [b"lost 4", b"44", b"55"]
+
+
+def test_a_slow_reader_of_what_must_be_whole_is_cut_off() -> None:
+    async def check() -> None:
+        fanout = Fanout(max_bytes=4)
+        items = fanout.subscribe()
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        for _ in range(6):
+            fanout.publish(b"xx")
+        with pytest.raises(SlowReader):
+            await first
+        assert fanout.readers == 0
+
+    asyncio.run(check())
+
+
+def test_readers_are_counted_and_bounded() -> None:
+    async def check() -> None:
+        fanout = Fanout(max_readers=1)
+        items = fanout.subscribe()
+        waiting = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        with pytest.raises(TtftError, match="already 1 readers"):
+            fanout.subscribe()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert fanout.readers == 0
+
+    asyncio.run(check())
+
+
+def test_heartbeat() -> None:
+    async def check() -> list[bytes]:
+        fanout = Fanout()
+        beats = with_heartbeat(fanout.subscribe(), 0.01, b"beat")
+        found = [await anext(beats)]
+        fanout.publish(b"item")
+        while found[-1] != b"item":
+            found.append(await anext(beats))
+        fanout.close()
+        assert [item async for item in beats if item != b"beat"] == []
+        return found
+
+    found = asyncio.run(check())
+    assert (found[0], found[-1]) == (b"beat", b"item")
+
+
+def test_metrics(daemon: FakeDaemon) -> None:
+    metrics = Metrics()
+    for item in (spike(), warm(1), warm(2, model='q"uo\\te\n')):
+        metrics.observe(item)
+    text = metrics.text({"packet": 3}).decode()
+    known = '{server="llama-server:8080",model="beta"'
+    assert f'ttft_requests_total{known},outcome="ok"}} 2\n' in text
+    assert f'ttft_spikes_total{known},cause="load.disk"}} 1\n' in text
+    assert f'ttft_first_token_seconds_bucket{known},le="0.05"}} 1\n' in text
+    assert f'ttft_first_token_seconds_bucket{known},le="+Inf"}} 2\n' in text
+    assert f"ttft_first_token_seconds_sum{known}}} 1.943400001\n" in text
+    assert 'model="q\\"uo\\\\te\\n"' in text
+    assert 'ttft_records_lost_total{kind="packet"} 3\n' in text
+    body = Client(str(daemon.socket)).get("/metrics").decode()
+    assert 'ttft_records_lost_total{kind="packet"} 3\n' in body
+
+
+def test_metrics_are_bounded() -> None:
+    metrics = Metrics()
+    for number in range(MAX_SERIES + 50):
+        metrics.observe(warm(number, model=f"m{number}"))
+    text = metrics.text({}).decode()
+    assert text.count("ttft_requests_total{") == MAX_SERIES + 1
+    assert 'ttft_requests_total{server="other",model="other",outcome="ok"} 50\n' in text
+
+
+def test_the_sockets_mode(daemon: FakeDaemon) -> None:
+    mode = daemon.socket.stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o660)
+
+
+def test_a_second_daemon_is_told(daemon: FakeDaemon) -> None:
+    with pytest.raises(TtftError, match="another ttftd already answers"):
+        bind(daemon.socket, GROUP)
+
+
+def test_a_dead_daemons_socket_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "ttft.sock"
+    bind(path, GROUP).close()
+    assert path.exists()
+    bind(path, GROUP).close()
+
+
+def test_nothing_but_a_socket_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep")
+    with pytest.raises(TtftError, match="is there and is not a socket"):
+        bind(tmp_path / "file", GROUP)
+    assert (tmp_path / "file").read_text() == "keep"
+
+
+def test_a_path_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "x.sock", tmp_path / ("x" * 120)):
+        with pytest.raises(TtftError, match="cannot listen there"):
+            bind(path, GROUP)
+
+
+def test_the_group_gets_the_socket(tmp_path: Path) -> None:
+    import grp
+
+    group = next(entry for entry in grp.getgrall() if entry.gr_gid not in (0, os.getegid()))
+    if os.geteuid() != 0:
+        group = grp.getgrgid(os.getegid())
+    bind(tmp_path / "s", group.gr_name).close()
+    assert (tmp_path / "s").stat().st_gid == group.gr_gid
+
+
+def test_the_socket_goes_with_the_daemon(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        path = running.socket
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_keep_alive(daemon: FakeDaemon) -> None:
+    one = b"GET /v1/doctor HTTP/1.1\r\nHost: x\r\n"
+    two = one + b"\r\n" + one + b"Connection: close\r\n\r\n"
+    assert raw(daemon, two, half_close=False).count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_http_client_of_the_standard_library(daemon: FakeDaemon) -> None:
+    connection = http.client.HTTPConnection("ttft")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(daemon.socket))
+    connection.request("GET", "/v1/models")
+    response = connection.getresponse()
+    assert response.headers["content-type"] == "application/json"
+    assert [item["model"] for item in orjson.loads(response.read())] == ["beta", "alpha"]
+    connection.close()
