@@ -11,7 +11,7 @@ from tracer.evidence import Evidence, Life
 from tracer.records import Span
 from tracer.scene import Scene, may_run_models
 from tracer.startup import Start
-from tracer.weights import FAULTS, PAGE
+from tracer.weights import FAULTS, PAGE, share
 
 _SIGKILL = 9
 _CRASHES = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
@@ -101,6 +101,13 @@ def _pagewise(spans: list[Span], facts: Facts) -> bool:
     return count >= _MANY_FAULTS and count * PAGE * _PAGEWISE_SHARE >= disk > 0
 
 
+def _inserted(s: Scene, facts: Facts) -> int:
+    """Bytes of its weights that came into the page cache; direct reads may repeat themselves."""
+    direct = [x for x in s.spans_of(s.tree) if x.op == "read_direct"]
+    past = sum(share(x.bytes, x.ts_ns, x.end_ns, s.start_ns, s.end_ns) for x in direct)
+    return (facts.weights_bytes_from_disk or 0) - past
+
+
 def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
     """Antecedents, in the order of the chain: what died or was unloaded, then how weights came."""
     s = scene.of(e)
@@ -112,7 +119,7 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
     if phases.phases_ns["load"] and read_from_disk(e, facts):
         size = total_size(e, facts)
         spans = s.spans_of(s.tree)
-        again = size and (facts.weights_bytes_from_disk or 0) > size + size // _REFAULT_PART
+        again = size and _inserted(s, facts) > size + size // _REFAULT_PART
         if again:
             found.append("load.refault")
         elif not starts and facts.processes_started == 0:

@@ -15,6 +15,8 @@ PAGE = 4096
 #: An open brings the bulk when it maps or reads this much, and this share of its file's best open.
 BULK_BYTES = 1 << 20
 BULK_SHARE = 4
+#: Reads of at least this size bring weights; smaller ones parse the header before.
+BULK_READ_BYTES = 32 << 10
 #: Insertions are noted when a read is sent off, so between two and after the last the disk works.
 BRIDGE_NS = 250_000_000
 READS = ("read", "read_direct")
@@ -88,7 +90,7 @@ def bulks(scene: Scene, tgids: frozenset[int], since_ns: int, until_ns: int) -> 
 
 def _bulk(opened: _Opened) -> Bulk:
     maps = [s for s in opened.spans if s.op == "mmap" and s.bytes >= BULK_BYTES]
-    reads = [s for s in opened.spans if s.op in READS and s.bytes >= BULK_BYTES]
+    reads = [s for s in opened.spans if s.op in READS and s.bytes >= BULK_READ_BYTES * s.count]
     first = min((maps or reads or opened.spans), key=lambda s: s.ts_ns).ts_ns
     bulk = tuple(s for s in opened.spans if s.ts_ns >= first)
     return Bulk(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.evidence_build import (
     NEW,
     OLD,
+    SIZE,
     command,
     front,
     hop,
@@ -12,11 +13,13 @@ from tests.unit.evidence_build import (
     other,
     request,
     signal,
+    span,
     warm,
 )
 from tests.unit.scenarios import (
     cold_router,
     draining,
+    metadata,
     router,
     warm_router,
 )
@@ -74,3 +77,11 @@ def test_waiting_for_another_models_start() -> None:
 def test_the_first_load_of_all_is_no_switch() -> None:
     e = cold_router(lives=(front(), life(NEW, "beta", fork=67, exec=69)), previous_model=None)
     assert verdict(derive(e)) == ("load", "load.disk", (), False)
+
+
+def test_a_tensor_read_twice_past_the_page_cache_is_no_refault() -> None:
+    reads = (metadata(300.5, 500, 3), span(600, 5860, "read_direct", 17 * SIZE // 10, token=4))
+    d = derive(cold_router(spans=reads, inserts=(), baseline=warm()))
+    assert d.facts.weights_bytes_from_disk == 17 * SIZE // 10
+    assert d.facts.weights_bytes == SIZE
+    assert verdict(d) == ("load", "load.disk", (), True)

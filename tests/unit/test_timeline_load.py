@@ -61,6 +61,16 @@ def test_weights_read_past_the_page_cache() -> None:
     assert ("load.disk", 600, 860) in tiling(router(spans=reads))
 
 
+def test_parsing_the_header_through_the_bulk_open_is_no_bulk() -> None:
+    """Hundreds of 4 KiB reads, megabytes in all, then the tensors."""
+    reads = (
+        metadata(300.5, 500, 3),
+        metadata(550, 700, 4),
+        span(710, 860, "read", SIZE, token=4, count=240),
+    )
+    assert ("load.meta", 547, 710) in tiling(router(spans=reads))
+
+
 def test_locked_weights_come_in_without_a_call() -> None:
     """`mlock`: after the mapping, pages come in that no watched call asked for."""
     spans = (metadata(300.5, 500, 3), span(600, 601, "mmap", SIZE, token=4))
