@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from tracer import __version__
 from tracer.commands import shared
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -42,12 +43,7 @@ class _Lazy(click.Group):
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            click.echo(f"ttft {version('ttft')}")
-        except PackageNotFoundError:
-            click.echo("ttft, not installed")
+        click.echo(f"ttft {__version__}")
         context.exit()
 
 

@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
+from tracer import __version__
 from tracer.answers import answer, dumps
 from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
 from tracer.api import ApiServer
@@ -173,7 +173,7 @@ class Daemon:
             wall_offset_ns=offset,
             machine=uname.machine,
             kernel=uname.release,
-            version=version("ttft"),
+            version=__version__,
             began_ns=now,
         )
         start = Start(ts_ns=now, next_id=self._next_id, last_model=self.store.last_models())
@@ -213,7 +213,7 @@ class Daemon:
     def status(self) -> Status:
         trouble = self.store.trouble
         return Status(
-            version=version("ttft"),
+            version=__version__,
             pid=os.getpid(),
             began_wall_ns=self._began.wall_ns,
             kernel=platform.release(),

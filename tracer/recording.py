@@ -10,12 +10,12 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from tracer import __version__
 from tracer.derived import Derived
 from tracer.errors import RecordError
 from tracer.pipeline import Derive, Pipeline
@@ -49,11 +49,7 @@ _CORRUPT = (msgspec.MsgspecError, ValueError, RecursionError)
 
 def header() -> bytes:
     """The first line of a recording made by this version."""
-    try:
-        made_by = version("ttft")
-    except PackageNotFoundError:
-        made_by = None
-    return _encoder.encode(_Header(SCHEMA, made_by)) + b"\n"
+    return _encoder.encode(_Header(SCHEMA, __version__)) + b"\n"
 
 
 def line(record: AnyRecord) -> bytes:
