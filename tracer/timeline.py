@@ -65,7 +65,7 @@ def _work(s: Scene, starts: list[Start], at: Prompt, waits: list[Wait]) -> Itera
     if starts:
         last = starts[-1]
         yield from startup.decoy_claims(s, last.begin_ns if last.load_ns is None else last.load_ns)
-        since = last.load_ns if last.load_ns is not None else last.ready_ns
+        since = min((b.end_ns for b in last.bulks), default=last.ready_ns)
     else:
         if _never_reached(s) and s.hop_ns is None:
             yield from startup.decoy_claims(s, s.end_ns)
