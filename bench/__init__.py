@@ -1,0 +1,1 @@
+"""Measures each budget of the project against an untraced control."""
