@@ -50,6 +50,7 @@ struct kernel_siginfo {
 
 struct super_block {
 	__u32 s_dev;
+	unsigned long s_magic;
 };
 
 struct inode {
@@ -65,9 +66,14 @@ struct address_space {
 };
 
 struct file {
+	void *private_data;
 	struct inode *f_inode;
 	unsigned int f_flags;
 	long long f_pos;
+};
+
+struct ovl_file { /* overlayfs keeps it in file.private_data */
+	struct file *realfile;
 };
 
 struct fdtable {
@@ -171,6 +177,11 @@ struct sock {
 	u16 sk_protocol;
 };
 
+struct inet_sock {
+	struct sock sk;
+	u16 inet_sport;
+};
+
 #pragma clang attribute pop
 
 /* Without CO-RE: programs only pass it on. */
@@ -201,6 +212,8 @@ struct bpf_perf_event_data {
 #define ENOENT 2
 #define E2BIG 7
 #define EEXIST 17
+
+#define OVERLAYFS_SUPER_MAGIC 0x794c7630
 
 #define MAP_SHARED 0x01
 #define MAP_ANONYMOUS 0x20

@@ -137,7 +137,16 @@ INLINE void client_end(struct sock *sk, struct ttft_conn *conn)
 	conn->client_port = common->skc_num;
 }
 
-INLINE void send_listen(struct sock *sk, u32 flags)
+/* Of a closing socket too, which has no skc_num any more if the kernel chose its port. */
+INLINE struct ttft_port_key listening_port(struct sock *sk)
+{
+	struct ttft_port_key key = {.netns = netns_of(sk)};
+
+	key.port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
+	return key;
+}
+
+INLINE void send_listen(struct sock *sk, u16 port, u32 flags)
 {
 	struct ttft_listen *rec = reserve_record(TTFT_LISTEN, sizeof(*rec));
 	struct ttft_conn conn = {};
@@ -145,6 +154,7 @@ INLINE void send_listen(struct sock *sk, u32 flags)
 	if (!rec)
 		return;
 	server_end(sk, &conn);
+	conn.server_port = port;
 	conn.client_port = 0;
 	__builtin_memset(conn.client_addr, 0, sizeof(conn.client_addr));
 	fill_header(&rec->h, TTFT_LISTEN, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
@@ -154,31 +164,34 @@ INLINE void send_listen(struct sock *sk, u32 flags)
 	submit_record(rec, true);
 }
 
+INLINE void watch_port(const struct ttft_port_key *key)
+{
+	struct ttft_port first = {.tgid = bpf_get_current_pid_tgid() >> 32, .listeners = 1}, *known;
+	u32 slot = key->port & (TTFT_PORT_HINTS - 1);
+	u64 one = 1;
+
+	known = bpf_map_lookup_elem(&ports, key);
+	if (known)
+		__sync_fetch_and_add(&known->listeners, 1);
+	else if (bpf_map_update_elem(&ports, key, &first, BPF_ANY))
+		count_lost(TTFT_LISTEN, TTFT_LOSS_TABLE);
+	bpf_map_update_elem(&port_hints, &slot, &one, BPF_ANY);
+}
+
+/* A stranger may turn out to be a server: user space decides by what it is. */
 INLINE void on_listen(struct sock *sk)
 {
 	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
-	struct ttft_port first = {.tgid = bpf_get_current_pid_tgid() >> 32, .listeners = 1}, *known;
-	u32 slot = key.port & (TTFT_PORT_HINTS - 1);
-	u64 one = 1;
 
-	/* A stranger may turn out to be a server: user space decides by what it is. */
-	if (!is_watched(current_task())) {
-		send_listen(sk, 0);
-		return;
-	}
-	known = bpf_map_lookup_elem(&ports, &key);
-	if (known)
-		__sync_fetch_and_add(&known->listeners, 1);
-	else if (bpf_map_update_elem(&ports, &key, &first, BPF_ANY))
-		count_lost(TTFT_LISTEN, TTFT_LOSS_TABLE);
-	bpf_map_update_elem(&port_hints, &slot, &one, BPF_ANY);
-	send_listen(sk, 0);
+	if (is_watched(current_task()))
+		watch_port(&key);
+	send_listen(sk, key.port, 0);
 }
 
 /* Several sockets may listen on one port; the last one closes it. */
 INLINE void on_unlisten(struct sock *sk)
 {
-	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
+	struct ttft_port_key key = listening_port(sk);
 	struct ttft_port *known = bpf_map_lookup_elem(&ports, &key);
 
 	if (!known)
@@ -188,7 +201,7 @@ INLINE void on_unlisten(struct sock *sk)
 		return;
 	}
 	bpf_map_delete_elem(&ports, &key);
-	send_listen(sk, TTFT_LISTEN_CLOSED);
+	send_listen(sk, key.port, TTFT_LISTEN_CLOSED);
 }
 
 INLINE void on_connecting(struct sock *sk)
