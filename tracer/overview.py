@@ -147,14 +147,19 @@ class Overview:
         known.last_use_ns = evidence.wall_offset_ns + evidence.request.arrival_ns
         if evidence.runner is not None:
             known.runners = {*(known.runners & self._alive), evidence.runner}
-        self._weights(known, item.evidence.files)
+        self._weights(known, item)
         while len(self._models) > _MODELS_LIMIT:
             del self._models[min(self._models, key=lambda k: self._models[k].last_use_ns)]
 
     @staticmethod
-    def _weights(known: _Model, files: tuple[File, ...]) -> None:
-        weights = [f for f in files if f.fmt is not None]
+    def _weights(known: _Model, item: Derived) -> None:
+        names = {PurePosixPath(name).name for name in item.facts.weights}
+        weights = [f for f in item.evidence.files if f.fmt and _name(f) in names]
         if weights:
             known.weights = tuple((f.dev, f.ino) for f in weights)
-            known.names = tuple(PurePosixPath(f.path or "?").name for f in weights)
+            known.names = tuple(map(_name, weights))
             known.size = sum(f.size for f in weights)
+
+
+def _name(file: File) -> str:
+    return PurePosixPath(file.path or "?").name
