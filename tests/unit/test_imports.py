@@ -98,10 +98,13 @@ def outside(module: str) -> set[str]:
     for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.module
             # Paths that are only words touch no file.
-            if not all(alias.name.startswith("Pure") for alias in node.names):
-                found.add(node.module.partition(".")[0])
+            and not all(alias.name.startswith("Pure") for alias in node.names)
+        ):
+            found.add(node.module.partition(".")[0])
     return found - {"tracer"}
 
 
