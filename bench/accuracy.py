@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from bench.common import Plan, Row, router, say, ttft_ms, watching
 from tests.workloads import pagecache
 from tests.workloads.llama import Reply
-from tests.workloads.ttftd import Json, matched
+from tests.workloads.ttftd import Json
 
 Pair = tuple[Json, Reply]
 
 
 def run(plan: Plan) -> list[Row]:
     """Warm requests, switches with and without the weights in the page cache."""
-    with router(plan) as asker, watching(plan) as daemon:
+    with router(plan) as asker, watching(plan, asker.server.port) as daemon:
         say("our figures against the client's and the server's")
         replies = []
         for number in range(plan.times(8, 40)):
@@ -23,9 +23,7 @@ def run(plan: Plan) -> list[Row]:
             if number % 4 < 2:
                 pagecache.drop(plan.models / f"{model}.gguf")
             replies += [asker.warm(model, 4) for _ in range(4)]
-        sent = [reply.sent_ns for reply in replies]
-        daemon.wait_finished(len(replies))
-        pairs = list(zip(matched(daemon.requests(), sent), replies, strict=True))
+        pairs = list(zip(daemon.explained(replies), replies, strict=True))
     return [_client(pairs), _prompt(pairs), _other(pairs), _complete(pairs)]
 
 

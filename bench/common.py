@@ -196,10 +196,10 @@ def router(plan: Plan, models_max: int = 1) -> Iterator[Asker]:
 
 
 @contextmanager
-def watching(plan: Plan, config: str = "") -> Iterator[Ttftd]:
-    """The daemon, with the server found."""
+def watching(plan: Plan, port: int, config: str = "") -> Iterator[Ttftd]:
+    """The daemon, with the server on this port found."""
     with Ttftd(plan.out / "ttftd", config) as daemon:
-        daemon.wait_servers()
+        daemon.wait_server(port)
         yield daemon
 
 

@@ -31,7 +31,7 @@ def run(plan: Plan) -> list[Row]:
     with router(plan) as asker:
         asker.warm("alpha")
         rows = [_start(plan)]
-        with watching(plan) as daemon:
+        with watching(plan, asker.server.port) as daemon:
             rows += _idle(plan, daemon)
             rows += _cold(plan, asker, daemon)
             rows.append(_spikes_command(plan, daemon))

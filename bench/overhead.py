@@ -117,7 +117,7 @@ def _bpf_time(plan: Plan, asker: Asker) -> list[Row]:
         return asker.warm(model, tokens=1)
 
     asker.warm("alpha")
-    with watching(plan) as daemon, bpf_statistics():
+    with watching(plan, asker.server.port) as daemon, bpf_statistics():
 
         def share(ask: Ask, times: int) -> float:
             spent = waited = 0.0

@@ -30,7 +30,7 @@ STOP_S = 30.0
 
 def ttftd(plan: Plan) -> Observer:
     """Our daemon."""
-    return lambda _: watching(plan)
+    return lambda server: watching(plan, server.port)
 
 
 def strace(plan: Plan) -> Observer | None:

@@ -42,7 +42,7 @@ def run(plan: Plan) -> list[Row]:
 def _streams(plan: Plan) -> list[Row]:
     rounds = plan.times(5, 50)
     say(f"{CLIENTS} streaming clients, {rounds} rounds")
-    with StubServer(chunks=20, delay_ms=2) as stub, watching(plan, STUB) as daemon:
+    with StubServer(chunks=20, delay_ms=2) as stub, watching(plan, stub.port, STUB) as daemon:
         seen: list[Seen] = []
 
         def work() -> None:
@@ -85,7 +85,13 @@ def _told(daemon: Ttftd, since_ns: int, wanted: int) -> list[Json]:
     told: list[Json] = []
     deadline = time.monotonic() + 15
     while len(told) < wanted and time.monotonic() < deadline:
-        told = [item for item in daemon.finished() if item["at_ns"]["arrival"] >= since_ns]
+        told = [
+            item
+            for item in daemon.requests()
+            if item["model"] == "stub"
+            and item["outcome"] != "open"
+            and item["at_ns"]["arrival"] >= since_ns
+        ]
     return sorted(told, key=lambda item: int(item["at_ns"]["arrival"]))
 
 

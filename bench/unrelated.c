@@ -127,9 +127,12 @@ static const struct {
 	void (*work)(long count);
 	long count;
 } works[] = {
-	{"empty_syscall", empty_syscall, 200000}, {"read_1", read_1, 60000},
-	{"read_4k", read_4k, 40000},		  {"read_128k", read_128k, 5000},
-	{"fault", fault, 20000},		  {"tcp_message", tcp_message, 1500},
+	{"empty_syscall", empty_syscall, 200000},
+	{"read_1", read_1, 60000},
+	{"read_4k", read_4k, 40000},
+	{"read_128k", read_128k, 5000},
+	{"fault", fault, 20000},
+	{"tcp_message", tcp_message, 1500},
 };
 
 static void answer(const char *name)

@@ -73,7 +73,7 @@ def run(plan: Plan) -> list[Row]:
     with workload(plan) as process:
         with router(plan) as asker:
             asker.warm("alpha")
-            rows = _quiet(plan, process)
+            rows = _quiet(plan, process, asker.server.port)
         try:
             with Throttle(plan.models / "alpha.gguf", "ttft-bench") as throttle:
                 return rows + _loading(plan, process, throttle)
@@ -81,13 +81,13 @@ def run(plan: Plan) -> list[Row]:
             return [*rows, Row("unrelated processes during a cold load", f"not measured: {error}")]
 
 
-def _quiet(plan: Plan, process: Unrelated) -> list[Row]:
+def _quiet(plan: Plan, process: Unrelated, port: int) -> list[Row]:
     count = plan.times(100, 200)
     say(f"unrelated processes beside a quiet server: {count} pairs")
     watched, control = Costs(list), Costs(list)
     for number in range(count // BLOCK):
         for on in (True, False) if number % 2 else (False, True):
-            with watching(plan) if on else nullcontext():
+            with watching(plan, port) if on else nullcontext():
                 for _ in range(BLOCK):
                     _pass(process, watched if on else control)
         say(f"  {(number + 1) * BLOCK} of {count} pairs")
@@ -110,7 +110,7 @@ def _loading(plan: Plan, process: Unrelated, throttle: Throttle) -> list[Row]:
         throttle.limit(SLOW_BYTES_PER_S)
         on = False
         while len(control["read_128k"]) < count or len(watched["read_128k"]) < count:
-            with watching(plan) if on else nullcontext():
+            with watching(plan, asker.server.port) if on else nullcontext():
                 _during_load(plan, asker, next(models), process, watched if on else control)
             on = not on
             say(f"  {min(len(control['read_128k']), count)} of {count} pairs")
