@@ -30,7 +30,7 @@ NAS_BYTES_PER_S = 100_000_000
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the run gave: all answers, the client's own figures, one answer in detail, a trace."""
+    """What the run gave: an answer for each request sent, one of them in detail, a trace."""
 
     answers: list[Json]
     sent: list[Sent]
@@ -54,7 +54,7 @@ def main() -> int:
         outcome, size = replay(refusal)
     else:
         outcome, size = live(options), model_size(options.models)
-    cases = paired(outcome)
+    cases = list(map(Case, outcome.sent, outcome.answers))
     write(out, cases, outcome.trace)
     good = present(cases, outcome.detail, size)
     files = ", ".join(str(out / name) for name in ("requests.json", "client.json", "trace.json"))
@@ -104,10 +104,8 @@ def live(options: argparse.Namespace) -> Outcome:
             recording = daemon.recording(RECORDING.with_suffix("")) if options.record else None
             with recording or nullcontext():
                 sent = drive(models, out / "logs", throttle, NAS_BYTES_PER_S, say)
-                answers = daemon.wait_finished(len(sent))
-            wanted = [one.sent_ns for one in sent if one.scenario == "cold_switch"]
-            number = matched(answers, wanted)[0]["id"]
-            detail = daemon.get(f"/v1/requests/{number}")
+                answers = daemon.explained(sent)
+            detail = daemon.get(f"/v1/requests/{number_of('cold_switch', sent, answers)}")
             trace = json.dumps(daemon.get("/v1/trace")).encode()
     if options.record:
         keep_recording(sent)
@@ -149,10 +147,10 @@ def replay(reason: str) -> tuple[Outcome, int]:
     say(f"NOT LIVE: {reason}.")
     say(f"Replaying {RECORDING.name}, a recording of this demo on another machine:")
     say("every figure below was measured there, none of them here.")
-    answers = json.loads(_ttft("replay", str(RECORDING), "--json"))
     sent = msgspec.json.decode(SENT.read_bytes(), type=list[Sent])
-    wanted = [one.sent_ns for one in sent if one.scenario == "cold_switch"]
-    number = matched(answers, wanted)[0]["id"]
+    found = matched(json.loads(_ttft("replay", str(RECORDING), "--json")), sent)
+    answers = [answer for answer in found if answer is not None]
+    number = number_of("cold_switch", sent, answers)
     detail = json.loads(_ttft("replay", str(RECORDING), "--show", str(number), "--json"))
     trace = _ttft("replay", str(RECORDING), "--trace", "-").encode()
     size = next(file["size"] for file in detail["evidence_detail"]["files"] if file["format"])
@@ -166,10 +164,10 @@ def _ttft(*args: str) -> str:
     return done.stdout
 
 
-def paired(outcome: Outcome) -> list[Case]:
-    """Each request the client sent, warm-ups too, with its explanation."""
-    found = matched(outcome.answers, [one.sent_ns for one in outcome.sent])
-    return [Case(*pair) for pair in zip(outcome.sent, found, strict=True)]
+def number_of(scenario: str, sent: Sequence[Sent], answers: Sequence[Json]) -> int:
+    """The id of a scenario's request."""
+    pairs = zip(sent, answers, strict=True)
+    return next(int(answer["id"]) for one, answer in pairs if one.scenario == scenario)
 
 
 def write(out: Path, cases: Iterable[Case], trace: bytes) -> None:

@@ -9,13 +9,13 @@ from tracer.derived import PHASES
 
 
 def phases(cases: Sequence[Case]) -> Iterator[str]:
-    """One line a scenario: where the milliseconds went."""
+    """One line a scenario: where the milliseconds went. A phase that nobody had is left out."""
+    used = [p for p in PHASES if p == "other" or any(c.answer["phases_ms"][p] for c in cases)]
     yield "time to first token and its phases, in ms"
-    heads = "".join(f"{phase[:7]:>8}" for phase in PHASES)
-    yield f"{'':<12}{'ttft':>7}{heads}".rstrip()
+    yield f"{'':<11}{'ttft':>8}" + "".join(f"{phase:>9}" for phase in used)
     for case in cases:
-        values = "".join(f"{_ms(case.answer['phases_ms'][phase]):>8}" for phase in PHASES)
-        yield f"{case.sent.scenario:<12}{_ms(case.answer['ttft_ms']):>7}{values}".rstrip()
+        values = "".join(f"{_ms(case.answer['phases_ms'][phase]):>9}" for phase in used)
+        yield f"{case.sent.scenario:<11}{_ms(case.answer['ttft_ms']):>8}{values}"
 
 
 def _ms(value: float) -> str:
@@ -26,7 +26,7 @@ def _ms(value: float) -> str:
 
 def verdicts(cases: Sequence[Case]) -> Iterator[str]:
     """One line a scenario: slow or not, and why."""
-    heads = f"{'slow':<6}{'grew first':<12}{'cause':<16}{'by the switch':<15}{'from disk':>10}"
+    heads = f"{'slow':<6}{'grew first':<12}{'cause':<21}{'by the switch':<15}{'from disk':>9}"
     yield f"{'':<12}{heads}"
     for case in cases:
         spike = case.answer["spike"]
@@ -34,9 +34,9 @@ def verdicts(cases: Sequence[Case]) -> Iterator[str]:
         fields = (
             f"{'yes' if spike['is_spike'] else 'no':<6}",
             f"{spike['first_expanded'] or '-':<12}",
-            f"{spike['cause'] or '-':<16}",
+            f"{spike['cause'] or '-':<21}",
             f"{_yes_no(spike['switch_is_cause']):<15}",
-            f"{'?' if read is None else f'{read / 1e6:.1f} MB':>10}",
+            f"{'?' if read is None else f'{read / 1e6:.1f} MB':>9}",
         )
         yield f"{case.sent.scenario:<12}{''.join(fields)}".rstrip()
 

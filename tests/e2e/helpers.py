@@ -5,20 +5,14 @@ from __future__ import annotations
 from demo import checks
 from demo.scenarios import Sent
 from tests.workloads.llama import Reply
-from tests.workloads.ttftd import Json, Ttftd, matched
-
-
-def explained(daemon: Ttftd, replies: list[Reply]) -> list[Json]:
-    """The answers for these replies, once all are over."""
-    sent = [reply.sent_ns for reply in replies]
-    return matched(daemon.wait_finished(len(replies)), sent)
+from tests.workloads.ttftd import Json
 
 
 def assert_sound(answer: Json, reply: Reply, body: bytes | None = None) -> None:
     """Sums, the client's own TTFT, the server's own prompt time, sizes and counts."""
     assert reply.ttft_ms is not None
     assert reply.prompt_eval_ms is not None
-    sent = Sent("-", "-", reply.sent_ns, reply.ttft_ms, reply.prompt_eval_ms)
+    sent = Sent("-", "-", reply.port, reply.sent_ns, reply.ttft_ms, reply.prompt_eval_ms)
     case = checks.Case(sent, answer)
     tests = [checks.complete, checks.sums, checks.other, checks.client]
     if answer["stream"] is not False:

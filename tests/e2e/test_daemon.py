@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ROOT, Ask
-from tests.e2e.helpers import assert_sound, explained
+from tests.e2e.helpers import assert_sound
 from tests.workloads import bpf, llama, pagecache
 from tests.workloads.throttle import Throttle
 from tests.workloads.ttftd import Ttftd
@@ -39,7 +39,7 @@ def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
         with daemon:
             assert ours() > before
             warm = [ask(lambda: client.chat("beta", "Before the daemon dies.")) for _ in range(2)]
-            kept = daemon.wait_finished(len(warm))
+            kept = daemon.explained(warm)
             pagecache.drop(file)
             throttle.limit(DISK_BYTES_PER_S)
 
@@ -58,11 +58,10 @@ def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
         assert set(bpf.link_ids()) <= links
 
         with daemon:
-            daemon.wait_servers()
+            daemon.wait_server(server.port)
             after = ask(lambda: client.chat("alpha", "And after it is back."))
-            answers = daemon.wait_finished(len(kept) + 1)
-            assert answers[: len(kept)] == kept
-            [answer] = explained(daemon, [after])
+            *again, answer = daemon.explained([*warm, after])
+            assert again == kept
             assert_sound(answer, after)
             assert answer["id"] > kept[-1]["id"]
     history = sqlite3.connect(daemon.state / "history.db")

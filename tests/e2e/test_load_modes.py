@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Ask
-from tests.e2e.helpers import assert_sound, explained
+from tests.e2e.helpers import assert_sound
 from tests.workloads import llama, pagecache
 from tests.workloads.throttle import Throttle
 from tests.workloads.ttftd import Ttftd
@@ -36,7 +36,7 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
         cold = ask(lambda: client.chat("alpha", "Say a word."))
         throttle.limit(None)
         warm = ask(lambda: client.chat("alpha", "Say something else."))
-        first, second = explained(daemon, [cold, warm])
+        first, second = daemon.explained([cold, warm])
     assert_sound(first, cold)
     assert_sound(second, warm)
 

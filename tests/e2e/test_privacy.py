@@ -51,19 +51,20 @@ def holds(data: bytes) -> bool:
 def test_marker_is_nowhere(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     log = tmp_path / "server.log"
-    answered = []
+    replies: list[llama.Reply] = []
     with (
         llama.alone(weights / "alpha.gguf", "-np", "1", "-c", "2048", log=log) as server,
         daemon.recording(recording),
         server.client(keep_alive=False) as client,
     ):
-        daemon.wait_servers()
+        daemon.wait_server(server.port)
         for path, body in bodies():
             reply = ask(partial(client.post, path, body))
-            answered.append(reply.text)
-        requests = daemon.wait_finished(2 * (len(CASES) + 1) + 1)
+            replies.append(reply)
+        # The last two: a path that is known but for its query, and one that is not.
+        requests = daemon.explained(replies[:-1])
         # The marker did go over the wire, both ways, and all that was seen.
-        assert any(MARKER in text for text in answered)
+        assert any(MARKER in reply.text for reply in replies)
         assert all(request["ttft_ms"] for request in requests)
         heard = {
             path: Client(str(daemon.socket)).get(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -21,27 +22,22 @@ def test_replay_is_live(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Path) 
         server.client(keep_alive=False) as client,
     ):
         # Not recorded, but part of the history that the recording's verdicts stand on.
-        for number in range(6):
-            ask(partial(client.chat, "alpha", f"Warm up {number}."))
-        before = daemon.wait_finished(6)
+        warm = [ask(partial(client.chat, "alpha", f"Warm up {n}.")) for n in range(6)]
+        daemon.explained(warm)
         with daemon.recording(recording):
             pagecache.drop(weights / "beta.gguf")
-            for model in ("alpha", "beta", "beta", "alpha"):
-                ask(partial(client.chat, model, "Once more."))
-            live_all = daemon.wait_finished(10)
-    live = ttft("requests", "--json", "--last", "4", socket=daemon.socket)
-    details = [
-        ttft("show", str(answer["id"]), "--json", socket=daemon.socket).stdout
-        for answer in live_all[6:]
-    ]
+            models = ("alpha", "beta", "beta", "alpha")
+            replies = [ask(partial(client.chat, model, "Once more.")) for model in models]
+            ids = [str(answer["id"]) for answer in daemon.explained(replies)]
+        live = {number: shown(daemon, number) for number in ids}
     daemon.stop()
-    assert live.returncode == 0
-    assert [answer["id"] for answer in live_all[:6]] == [answer["id"] for answer in before]
-
-    replayed = ttft("replay", str(recording), "--json")
-    assert replayed.returncode == 0, replayed.stderr
-    assert replayed.stdout == live.stdout
-    for answer, detail in zip(live_all[6:], details, strict=True):
-        again = ttft("replay", str(recording), "--show", str(answer["id"]), "--json")
+    for number, detail in live.items():
+        again = ttft("replay", str(recording), "--show", number, "--json")
+        assert again.returncode == 0, again.stderr
         assert again.stdout == detail
-    assert any(answer["spike"]["is_spike"] for answer in live_all[6:])
+    assert any(json.loads(detail)["spike"]["is_spike"] for detail in live.values())
+
+
+def shown(daemon: Ttftd, number: str) -> str:
+    """All of one live answer, as printed."""
+    return ttft("show", number, "--json", socket=daemon.socket).stdout

@@ -58,6 +58,7 @@ def connect(host: str, port: int) -> socket.socket:
 class Reply:
     """What the client saw of one request; `first_token_ns` None: no generated text came."""
 
+    port: int
     sent_ns: int
     body_sent_ns: int
     head_ns: int
@@ -156,6 +157,7 @@ def exchange(
 
     `send` replaces sendall, to send in pieces; `on_first` is called at the first token.
     """
+    port = int(sock.getpeername()[1])
     sent_ns = time.monotonic_ns()
     (send or socket.socket.sendall)(sock, raw)
     body_sent_ns = time.monotonic_ns()
@@ -174,6 +176,7 @@ def exchange(
             reading.event(json.loads(body), time.monotonic_ns())
     end_ns = time.monotonic_ns()
     return Reply(
+        port=port,
         sent_ns=sent_ns,
         body_sent_ns=body_sent_ns,
         head_ns=head_ns,

@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.workloads.waiting import wait_for
 from tracer.client import Client
@@ -87,24 +87,24 @@ class Ttftd:
         """Requests, oldest first, each once (a slow answer is first listed open)."""
         return sorted(self.get("/v1/requests", last=last), key=lambda item: int(item["id"]))
 
-    def finished(self) -> list[Json]:
-        """Requests that are over, oldest first."""
-        return [item for item in self.requests() if item["outcome"] != "open"]
+    def explained(self, sent: Sequence[SentTo], timeout_s: float = 15.0) -> list[Json]:
+        """The answer for each of these requests, once all of them are over."""
+        found: list[Json] = []
 
-    def wait_finished(self, count: int, timeout_s: float = 15.0) -> list[Json]:
-        """Waits until `count` requests are over; returns them all."""
-        wait_for(lambda: len(self.finished()) >= count, timeout_s, f"{count} finished requests")
-        return self.finished()
+        def all_over() -> bool:
+            found[:] = [item for item in matched(self.requests(), sent) if item is not None]
+            return len(found) == len(sent) and all(one["outcome"] != "open" for one in found)
 
-    def wait_servers(self, count: int = 1, timeout_s: float = 15.0) -> list[Json]:
-        """Waits until so many servers are watched."""
+        wait_for(all_over, timeout_s, f"{len(sent)} explained requests", 0.05)
+        return found
 
-        def found() -> bool:
-            return len(self.get("/v1/status")["servers"]) >= count
+    def wait_server(self, port: int, timeout_s: float = 15.0) -> None:
+        """Waits until the server on this port is watched."""
 
-        wait_for(found, timeout_s, f"{count} watched servers")
-        servers: list[Json] = self.get("/v1/status")["servers"]
-        return servers
+        def watched() -> bool:
+            return any(one["port"] == port for one in self.get("/v1/status")["servers"])
+
+        wait_for(watched, timeout_s, f"the server on port {port} to be watched")
 
     @contextlib.contextmanager
     def recording(self, path: Path) -> Iterator[None]:
@@ -158,15 +158,34 @@ def path_has_bytes(path: Path) -> Callable[[], bool]:
     return lambda: path.exists() and path.stat().st_size > 0
 
 
-def matched(requests: list[Json], sent_ns: list[int], slack_ns: int = 5_000_000) -> list[Json]:
-    """The request of each send time: the first that arrived after it.
+class SentTo(Protocol):
+    """A request as its client knows it: when it was sent, and to which port."""
+
+    @property
+    def sent_ns(self) -> int: ...
+    @property
+    def port(self) -> int: ...
+
+
+def matched(
+    requests: Sequence[Json], sent: Sequence[SentTo], slack_ns: int = 5_000_000
+) -> list[Json | None]:
+    """The answer for each request: the first that arrived there after it was sent.
 
     Arrival and sending are on one clock; `slack_ns` allows for what is between the two.
+    Other servers of the machine are watched too, so the port has to be right.
     """
-    result = []
-    for sent in sent_ns:
-        later = [item for item in requests if item["at_ns"]["arrival"] >= sent]
-        if not later or later[0]["at_ns"]["arrival"] > sent + slack_ns:
-            raise LookupError(f"no request arrived within {slack_ns} ns of {sent}")
-        result.append(later[0])
-    return result
+    ordered = sorted(requests, key=lambda item: int(item["at_ns"]["arrival"]))
+
+    def first(one: SentTo) -> Json | None:
+        return next(
+            (
+                item
+                for item in ordered
+                if item["server"].endswith(f":{one.port}")
+                and 0 <= item["at_ns"]["arrival"] - one.sent_ns <= slack_ns
+            ),
+            None,
+        )
+
+    return [first(one) for one in sent]
