@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -71,6 +71,15 @@ class Missing(TtftError):
 
 def _json(body: bytes, status: int = 200) -> Response:
     return Response(body + b"\n", status, media_type="application/json")
+
+
+def _list(batches: Iterable[list[bytes]]) -> Iterator[bytes]:
+    before = b"["
+    for batch in batches:
+        if batch:
+            yield before + b",\n".join(batch)
+            before = b",\n"
+    yield b"]" if before == b",\n" else b"[]"
 
 
 def _query(request: Request, *allowed: str) -> dict[str, str]:
@@ -136,13 +145,17 @@ class _Routes:
 
     def _listing(self, request: Request, *, spikes_only: bool) -> Response:
         query = _query(request, "last", "since", "model")
-        found = self._backend.store.requests(
+        store = self._backend.store
+        found = store.find(
             last=_last(query, LAST_MAX if "since" in query else LAST_DEFAULT, LAST_MAX),
             since_ns=_since(query),
             model=query.get("model"),
             spikes_only=spikes_only,
         )
-        return _json(b"[" + b",\n".join(found) + b"]")
+        if len(found) <= LAST_DEFAULT:
+            return _json(b"".join(_list(store.answers(found))))
+        # Piece by piece: ten thousand answers are more than the daemon may weigh.
+        return StreamingResponse(_list(store.answers(found)), media_type="application/json")
 
     def one(self, request: Request) -> Response:
         number = _id(request)
@@ -164,9 +177,8 @@ class _Routes:
 
     def trace(self, request: Request) -> Response:
         query = _query(request, "since", "last")
-        since_ns = _since(query) or 0
         last = _last(query, TRACE_MAX, TRACE_MAX)
-        return _json(self._backend.export(self._backend.store.ids(since_ns, last)))
+        return _json(self._backend.export(self._backend.store.find(last, _since(query))))
 
     def models(self, request: Request) -> Response:
         _query(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
@@ -16,9 +17,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Counts since the daemon began. Feed it each request once, when it is final."""
+    """Counts since the daemon began. Feed it each request once, when it is final.
+
+    Any thread may call.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._requests: dict[Key, int] = {}
         self._spikes: dict[Key, int] = {}
         self._phases_ns: dict[Key, int] = {}
@@ -27,6 +32,10 @@ class Metrics:
 
     def observe(self, derived: Derived) -> None:
         """Count one request that is over."""
+        with self._lock:
+            self._count(derived)
+
+    def _count(self, derived: Derived) -> None:
         server, model = self._series(derived.evidence.server, derived.model or "unknown")
         _add(self._requests, (server, model, derived.outcome), 1)
         if derived.spike.is_spike:
@@ -46,7 +55,12 @@ class Metrics:
 
     def text(self, lost: Mapping[str, int]) -> bytes:
         """The page of `/metrics`; `lost`: records lost, by kind."""
-        lines = [
+        with self._lock:
+            lines = self._lines(lost)
+        return "".join(line + "\n" for line in lines).encode()
+
+    def _lines(self, lost: Mapping[str, int]) -> list[str]:
+        return [
             *_counter(
                 "ttft_requests_total",
                 "Requests that are over.",
@@ -73,7 +87,6 @@ class Metrics:
                 ("kind",),
             ),
         ]
-        return "".join(line + "\n" for line in lines).encode()
 
     def _histogram(self) -> Iterable[str]:
         name = "ttft_first_token_seconds"

@@ -64,6 +64,13 @@ def test_listings(daemon: FakeDaemon) -> None:
     assert get(daemon, "/v1/spikes?since=36500d&last=10000") == (200, [everything[1]])
 
 
+def test_a_long_listing_comes_in_pieces(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        running.backend.store.put([warm(number) for number in range(100, 1000)])
+        found = orjson.loads(Client(str(running.socket)).get("/v1/requests", {"last": 10_000}))
+    assert [item["id"] for item in found] == [16, *range(100, 1000), 17, 18]
+
+
 def test_one_request(daemon: FakeDaemon) -> None:
     status, found = get(daemon, "/v1/requests/17")
     expected = {**answers.answer(REQUESTS[1]), **answers.detail(REQUESTS[1])}

@@ -86,8 +86,8 @@ def test_filters(store: Store) -> None:
     assert ids(store.requests(model="alpha")) == [7]
     assert ids(store.requests(model="no'; DROP TABLE requests; --")) == []
     assert ids(store.requests(since_ns=WALL + 5 * SECOND)) == [5, 6, 7]
-    assert store.ids(WALL + 5 * SECOND) == [5, 6, 7]
-    assert store.ids(0, last=2) == [6, 7]
+    assert store.find(since_ns=WALL + 5 * SECOND) == [5, 6, 7]
+    assert store.find(2, 0) == [6, 7]
 
 
 def test_warm_history_for_the_baseline(store: Store) -> None:
@@ -262,7 +262,7 @@ def test_a_full_disk_keeps_results_in_memory_until_there_is_room(path: Path) -> 
     assert store.evidence(20) == big[18].evidence
     assert store.get(39) is not None
     assert ids(store.requests(last=1, spikes_only=True)) == [39]
-    assert store.ids(0)[-1] == 39
+    assert store.find()[-1] == 39
     full(store, 1_000_000)
     assert store.flush()
     assert store.pending == 0
@@ -323,9 +323,8 @@ def test_listings_use_an_index(store: Store) -> None:
             for since_ns in (None, WALL):
                 store.requests(5, since_ns, model, spikes_only)
     store.warm("a", "b", "c")
-    store.ids(WALL)
     store._connection.set_trace_callback(None)
-    assert len(asked) == 10
+    assert len(asked) == 9
     for statement in asked:
         plan = store._connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         text = " ".join(str(row[3]) for row in plan)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ ID_BLOCK = 1000
 """Ids are reserved in blocks of this size; a killed daemon's next run begins after its block."""
 
 _CHUNK = 500
+_BATCH = 200
 _DAY_NS = 86_400_000_000_000
 
 T = TypeVar("T")
@@ -177,14 +179,14 @@ class Store:
 
     # --- reading -----------------------------------------------------------------
 
-    def requests(
+    def find(
         self,
         last: int = 20,
         since_ns: int | None = None,
         model: str | None = None,
         spikes_only: bool = False,
-    ) -> list[bytes]:
-        """Answers (JSON) of the newest `last` that fit, oldest first. `since_ns`: wall clock."""
+    ) -> list[int]:
+        """Ids of the newest `last` requests that fit, oldest first. `since_ns`: wall clock."""
 
         def fits(row: rows.Row) -> bool:
             return (
@@ -196,14 +198,38 @@ class Store:
         with self._lock:
             found = self._ask(
                 lambda db: reader.select(
-                    db, last=last, since_ns=since_ns, model=model, spikes_only=spikes_only
+                    db,
+                    # What waits in memory may stand for as many of the rows.
+                    last=last + len(self._pending),
+                    since_ns=since_ns,
+                    model=model,
+                    spikes_only=spikes_only,
                 )
             )
-            pending = self._pending.copy()
-        kept = [item for item in found if item[0] not in pending]
-        kept += [(row.id, row.arrival_ns, row.answer) for row in pending.values() if fits(row)]
-        kept.sort(key=lambda item: (item[1], item[0]))
-        return [item[2] for item in kept[-last:]]
+            kept = [item for item in found if item[1] not in self._pending]
+            kept += [(row.arrival_ns, row.id) for row in self._pending.values() if fits(row)]
+        return [number for _, number in sorted(kept)[-last:]]
+
+    def answers(self, ids: Sequence[int]) -> Iterator[list[bytes]]:
+        """Their answers (JSON) in the same order, in batches; those gone meanwhile left out."""
+        for start in range(0, len(ids), _BATCH):
+            batch = list(ids[start : start + _BATCH])
+            with self._lock:
+                found = self._ask(partial(reader.answers, ids=batch))
+                found |= {n: self._pending[n].answer for n in batch if n in self._pending}
+            yield [found[number] for number in batch if number in found]
+
+    def requests(
+        self,
+        last: int = 20,
+        since_ns: int | None = None,
+        model: str | None = None,
+        spikes_only: bool = False,
+    ) -> list[bytes]:
+        """Answers (JSON) of what `find` finds."""
+        return list(
+            chain.from_iterable(self.answers(self.find(last, since_ns, model, spikes_only)))
+        )
 
     def get(self, number: int) -> bytes | None:
         """The answer of one request with its detail, as JSON; None: no such id."""
@@ -218,13 +244,6 @@ class Store:
             row = self._pending.get(number)
             blob = row.evidence if row else self._ask(lambda db: reader.evidence(db, number))
         return None if blob is None else rows.evidence_from(blob)
-
-    def ids(self, since_ns: int, last: int = 1000) -> list[int]:
-        """Ids of the newest `last` requests since (wall clock), oldest first."""
-        with self._lock:
-            found = self._ask(lambda db: reader.ids(db, since_ns, last))
-            pending = [row.id for row in self._pending.values() if row.arrival_ns >= since_ns]
-        return sorted({*found, *pending})[-last:]
 
     def warm(
         self, server: str, model: str, kind: str, n: int = 50, wall_offset_ns: int = 0

@@ -16,8 +16,8 @@ def select(
     since_ns: int | None,
     model: str | None,
     spikes_only: bool,
-) -> list[tuple[int, int, bytes]]:
-    """(id, arrival, answer) of the newest `last` requests that fit, newest first."""
+) -> list[tuple[int, int]]:
+    """(arrival, id) of the newest `last` requests that fit, newest first."""
     conditions, values = [], list[object]()
     if spikes_only:
         conditions.append("is_spike = 1")
@@ -30,10 +30,17 @@ def select(
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     # Only fixed words above are put into the statement.
     statement = (
-        f"SELECT id, arrival_ns, answer FROM requests {where} "  # noqa: S608
+        f"SELECT arrival_ns, id FROM requests {where} "  # noqa: S608
         "ORDER BY arrival_ns DESC, id DESC LIMIT ?"
     )
     return connection.execute(statement, [*values, last]).fetchall()
+
+
+def answers(connection: sqlite3.Connection, ids: list[int]) -> dict[int, bytes]:
+    """The answers of these requests, by id; at most a few hundred at once."""
+    places = ", ".join("?" * len(ids))
+    statement = f"SELECT id, answer FROM requests WHERE id IN ({places})"  # noqa: S608
+    return dict(connection.execute(statement, ids).fetchall())
 
 
 def one(connection: sqlite3.Connection, number: int) -> tuple[bytes, bytes] | None:
@@ -48,15 +55,6 @@ def evidence(connection: sqlite3.Connection, number: int) -> bytes | None:
     """Compressed evidence of a request."""
     row = connection.execute("SELECT evidence FROM details WHERE id = ?", (number,)).fetchone()
     return None if row is None else row[0]
-
-
-def ids(connection: sqlite3.Connection, since_ns: int, last: int) -> list[int]:
-    """Ids of the newest `last` requests that arrived since, oldest first."""
-    found = connection.execute(
-        "SELECT id FROM requests WHERE arrival_ns >= ? ORDER BY arrival_ns DESC, id DESC LIMIT ?",
-        (since_ns, last),
-    ).fetchall()
-    return [row[0] for row in reversed(found)]
 
 
 def warm(
