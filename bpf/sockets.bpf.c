@@ -250,24 +250,28 @@ INLINE int on_state(struct sock *sk, int old, int state)
 	return 0;
 }
 
-INLINE int on_take(struct sock *sk)
+INLINE void send_take(struct sock *sk)
 {
 	u64 now = bpf_ktime_get_ns(), who = bpf_get_current_pid_tgid();
 	struct ttft_conn conn = {};
 	struct ttft_take *rec;
 
-	if (!port_hinted(sk->__sk_common.skc_num) || !(who >> 32))
-		return 0;
 	server_end(sk, &conn);
-	if (bpf_map_delete_elem(&untaken, &conn))
-		return 0;
+	if (!(who >> 32) || bpf_map_delete_elem(&untaken, &conn))
+		return;
 	rec = reserve_record(TTFT_TAKE, sizeof(*rec));
 	if (!rec)
-		return 0;
+		return;
 	fill_header(&rec->h, TTFT_TAKE, now, who);
 	rec->conn = conn;
 	rec->reserved = 0;
 	submit_record(rec, false);
+}
+
+INLINE int on_take(struct sock *sk)
+{
+	if (port_hinted(sk->__sk_common.skc_num))
+		send_take(sk);
 	return 0;
 }
 
