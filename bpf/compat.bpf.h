@@ -72,6 +72,21 @@ extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
 
 #define CAST(type, ptr) ((struct type *)bpf_rdonly_cast(ptr, bpf_core_type_id_kernel(struct type)))
 
+/* A file in a container's image is a front for one on a real file system, whose inode has
+ * the pages and is what gets mapped. private_data is the real file, or since 87a8a76c34a2
+ * (6.13) a struct ovl_file that has it.
+ */
+INLINE u64 real_file(u64 ptr)
+{
+	struct file *file = (void *)ptr;
+	u64 private = (u64)BPF_CORE_READ(file, private_data), real = private;
+	struct ovl_file *front = (void *)private;
+
+	if (bpf_core_type_exists(struct ovl_file))
+		real = (u64)BPF_CORE_READ(front, realfile);
+	return real ? real : ptr;
+}
+
 /* memdesc_flags_t: 53fbef56e07d (6.18); before, folio.flags was an unsigned long. */
 struct folio___flat {
 	unsigned long flags;

@@ -24,7 +24,9 @@ INLINE void start_watching(struct task_struct *leader, u32 tgid, u64 now)
 	if (bpf_map_update_elem(&watched, &tgid, &watch, BPF_NOEXIST) == -E2BIG)
 		count_lost(TTFT_FORK, TTFT_LOSS_TABLE);
 	mark = bpf_task_storage_get(&marks, leader, &one, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!mark)
+	if (mark)
+		*mark = 1; /* it may have been let go before */
+	else
 		count_lost(TTFT_FORK, TTFT_LOSS_TABLE);
 }
 

@@ -69,22 +69,27 @@ struct file_facts {
 	u32 mode;
 };
 
-INLINE void read_facts(u64 ptr, struct file_facts *f)
+INLINE unsigned long super_magic(u64 ptr)
+{
+	struct file *file = (void *)ptr;
+
+	if (options.rdonly_cast)
+		return CAST(file, file)->f_inode->i_sb->s_magic;
+	return BPF_CORE_READ(file, f_inode, i_sb, s_magic);
+}
+
+INLINE void read_inode(u64 ptr, struct file_facts *f)
 {
 	struct file *file = (void *)ptr;
 	struct inode *inode;
 
-	f->ptr = ptr;
 	if (options.rdonly_cast) {
-		file = CAST(file, file);
-		inode = file->f_inode;
+		inode = CAST(file, file)->f_inode;
 		f->mode = inode->i_mode;
 		f->size = inode->i_size;
 		f->ino = inode->i_ino;
 		f->dev = inode->i_sb->s_dev;
 		f->generation = inode->i_generation;
-		f->flags = file->f_flags;
-		f->pos = file->f_pos;
 		return;
 	}
 	inode = BPF_CORE_READ(file, f_inode);
@@ -93,8 +98,22 @@ INLINE void read_facts(u64 ptr, struct file_facts *f)
 	f->ino = BPF_CORE_READ(inode, i_ino);
 	f->dev = BPF_CORE_READ(inode, i_sb, s_dev);
 	f->generation = BPF_CORE_READ(inode, i_generation);
-	f->flags = BPF_CORE_READ(file, f_flags);
-	f->pos = BPF_CORE_READ(file, f_pos);
+}
+
+INLINE void read_facts(u64 ptr, struct file_facts *f)
+{
+	struct file *file = (void *)ptr;
+
+	if (options.rdonly_cast) {
+		file = CAST(file, file);
+		f->flags = file->f_flags;
+		f->pos = file->f_pos;
+	} else {
+		f->flags = BPF_CORE_READ(file, f_flags);
+		f->pos = BPF_CORE_READ(file, f_pos);
+	}
+	f->ptr = super_magic(ptr) == OVERLAYFS_SUPER_MAGIC ? real_file(ptr) : ptr;
+	read_inode(f->ptr, f);
 }
 
 /* Facts about a regular file large enough to follow. */

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tests.bpf.watching import Watching, key_of
 from tests.workloads.fileio import FileIo, drop_cache, make_file
 from tracer.kernel.loader import Kernel
 from tracer.kernel.wire import RawFile, RawMagic
-from tracer.records import Insert, Open
+from tracer.records import Insert, Op, Open
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
@@ -120,6 +122,44 @@ def test_insertions_are_exact(watching: Run, disk: Path, size: int) -> None:
     assert sum(i.pages for i in runs) >= size // 4096
     assert all(i.end_ns >= i.ts_ns for i in runs)
     assert watching("reads", 5 * reads, chunk, path).pages[key_of(path)] == 0
+
+
+def test_container_image(watching: Run, disk: Path) -> None:
+    """On overlayfs the pages, reads and mappings are those of the real file below."""
+    lower = disk / "lower"
+    lower.mkdir()
+    below = make_file(lower / "weights", 2 * MIB)
+    with overlay(disk, lower) as merged:
+        path = merged / "weights"
+        drop_cache(below)
+        seen = watching("reads", 5, 65536, path)
+        total = seen.total(below, "read")
+        assert total is not None
+        assert (total.count, total.bytes) == (5, seen.said["bytes"])
+        assert seen.pages[key_of(below)] > 0
+        drop_cache(below)
+        seen = watching("populate", 1, MIB, path)
+        assert seen.pages[key_of(below)] == 512
+        tokens = {s.token for op in OPS if op != "read" for s in seen.spans(below, op)}
+        assert tokens == {o.token for o in seen.opens(below)}
+        assert len(tokens) == 1
+
+
+OPS: tuple[Op, ...] = ("read", "mmap", "madvise", "munmap")
+
+
+@contextlib.contextmanager
+def overlay(disk: Path, lower: Path) -> Iterator[Path]:
+    """An overlay over `lower`, mounted while in the context."""
+    upper, work, merged = disk / "upper", disk / "work", disk / "merged"
+    for folder in (upper, work, merged):
+        folder.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=True)
+    try:
+        yield merged
+    finally:
+        subprocess.run(["umount", merged], check=True)
 
 
 def test_insertions_before_first_use(kernel: Kernel, disk: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from tracer.kernel import libbpf
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
 CGROUP_ADVICE = "mkdir -p /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified"
-_KIND_TYPEDEF, _KIND_FUNC = 8, 12
+BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
+_MAGICS = (b"\x9f\xeb", b"\x7fELF")
 _PROG_TRACING = 26
 _MAP_RINGBUF, _MAP_TASK_STORAGE = 27, 29
 _HELPER_FIND_VMA = 180
@@ -46,16 +47,28 @@ class Features:
         return kind != "tp_btf" or name in self.tracepoints
 
 
-def detect(sections: list[str], btf: str | None = None) -> Features:
-    """Look up the tracepoints that `sections` (`tp_btf/NAME`) need."""
-    handle = libbpf.kernel_btf(btf)
+def detect(sections: Iterable[str], btf: str | None = None) -> Features:
+    """Look up the tracepoints that `sections` (`tp_btf/NAME`) need.
+
+    A name that BTF's strings hold is a type or function of the kernel: no need to parse it,
+    which libbpf does once more at load and takes a twentieth of a second for.
+    """
+    types = _read_btf(btf)
+    names = [s.partition("/")[2] for s in sections if s.startswith("tp_btf/")]
+    found = (n for n in names if b"\0btf_trace_%s\0" % n.encode() in types)
+    return Features(frozenset(found), b"\0bpf_rdonly_cast\0" in types)
+
+
+def _read_btf(btf: str | None) -> bytes:
+    path = Path(btf) if btf else BTF
     try:
-        names = [s.partition("/")[2] for s in sections if s.startswith("tp_btf/")]
-        found = (n for n in names if libbpf.btf_has(handle, f"btf_trace_{n}", _KIND_TYPEDEF))
-        cast = libbpf.btf_has(handle, "bpf_rdonly_cast", _KIND_FUNC)
-        return Features(tracepoints=frozenset(found), rdonly_cast=cast)
-    finally:
-        libbpf.free_btf(handle)
+        types = path.read_bytes()
+    except OSError as error:
+        message = f"no type information (BTF) in {path}: {error.strerror}"
+        raise KernelError(message, BTF_ADVICE) from None
+    if not types.startswith(_MAGICS):
+        raise KernelError(f"{path} holds no type information (BTF)", BTF_ADVICE)
+    return types
 
 
 def cgroup2_root() -> str | None:
@@ -124,12 +137,12 @@ def facts(btf: str | None = None, probes: Mapping[str, str] | None = None) -> li
     there = Path(place).exists()
     btf_fact = _fact(
         "BTF", there, place if there else f"no {place}", "everything",
-        "a kernel with CONFIG_DEBUG_INFO_BTF=y, or its types by --btf",
+        BTF_ADVICE,
     )  # fmt: skip
     known = [*_host(), library, btf_fact]
     if not there or not library.ok:
         return known
-    found = detect(list(probes or {}), btf)
+    found = detect(probes or {}, btf)
     for section, unseen in (probes or {}).items():
         has = found.has(section)
         name = section.replace("tp_btf/", "tracepoint ")

@@ -109,10 +109,6 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "libbpf_num_possible_cpus": (c_int, ()),
     "libbpf_probe_bpf_helper": (c_int, (c_int, c_int, c_void_p)),
     "libbpf_probe_bpf_map_type": (c_int, (c_int, c_void_p)),
-    "btf__load_vmlinux_btf": (c_void_p, ()),
-    "btf__parse": (c_void_p, (c_char_p, c_void_p)),
-    "btf__find_by_name_kind": (c_int, (c_void_p, c_char_p, c_uint32)),
-    "btf__free": (None, (c_void_p,)),
 }
 
 #: The last things libbpf said, for hints.
@@ -385,18 +381,3 @@ def has_map_type(map_type: int) -> bool:
 def version() -> str:
     said: bytes = library().libbpf_version_string()
     return said.decode().lstrip("v")
-
-
-def kernel_btf(path: str | None = None) -> int:
-    """Type information of the running kernel, or of a file; free with `free_btf`."""
-    lib = library()
-    found = lib.btf__parse(path.encode(), None) if path else lib.btf__load_vmlinux_btf()
-    return _check("the kernel's type information (BTF) cannot be read", found)
-
-
-def btf_has(btf: int, name: str, kind: int) -> bool:
-    return bool(library().btf__find_by_name_kind(btf, name.encode(), kind) > 0)
-
-
-def free_btf(btf: int) -> None:
-    library().btf__free(btf)

@@ -17,7 +17,7 @@ from typing import Self
 from tracer.errors import KernelError, RecordError
 from tracer.kernel import features, layouts, libbpf, maps, perf, wire
 from tracer.kernel.maps import Table
-from tracer.kernel.probes import Probes, Program, probe_of
+from tracer.kernel.probes import BY_PROGRAM, Probes, Program
 from tracer.kernel.ring import Rings
 from tracer.kernel.sweep import Sweeper
 from tracer.kernel.wire import Raw
@@ -95,6 +95,8 @@ class Kernel:
         self._rings = Rings([self.table("ring").fd, self.table("packets").fd])
         self._sweeper = Sweeper(self.table("spans"), self.table("files"))
         self._cpus = libbpf.possible_cpus()
+        # A value of a per-CPU map has a part for each processor.
+        self._lost = Table(self.table("lost").fd, 4, 8 * self._cpus)
         self._bad_records = 0
         self._ended: deque[tuple[int, int]] = deque()
         self._stats_fd: int | None = None
@@ -116,11 +118,6 @@ class Kernel:
         rings in bytes and of the tables in entries, by name.
         """
         types = str(btf) if btf else None
-        if types is None and not features.BTF.exists():
-            raise KernelError(
-                f"this kernel has no type information ({features.BTF})",
-                "a kernel with CONFIG_DEBUG_INFO_BTF=y, or its types by --btf FILE",
-            )
         handle = libbpf.open_object(str(path or object_path()), types)
         try:
             loaded, missing = _prepare(handle, types, sizes or {}, options or Options())
@@ -183,8 +180,10 @@ class Kernel:
 
     def _group(self, name: str) -> GroupState:
         rows = [p.probe for p in self.probes.programs.values() if p.probe.group == name]
-        rows += [row for row in map(probe_of, self.probes.missing) if row.group == name]
-        lacking = {n: why for n, why in self.probes.missing.items() if probe_of(n).group == name}
+        rows += [
+            row for row in map(BY_PROGRAM.__getitem__, self.probes.missing) if row.group == name
+        ]
+        lacking = {n: w for n, w in self.probes.missing.items() if BY_PROGRAM[n].group == name}
         attached = name in self.probes.attached and not lacking
         required = any(row.required for row in rows)
         if attached:
@@ -311,12 +310,12 @@ class Kernel:
     def lost(self) -> dict[str, int]:
         """Records lost since the start, by kind; `.table`, `.lookup`: not for want of ring."""
         found = {"undecodable": self._bad_records} if self._bad_records else {}
-        table = self.table("lost")
-        for why, suffix in enumerate(layouts.LOSSES):
-            for kind, name in layouts.KINDS.items():
-                count = maps.per_cpu_sum(table, kind + why * layouts.KIND_SLOTS, self._cpus)
-                if count:
-                    found[name + suffix] = count
+        for key, counts in self._lost.items():
+            (slot,) = struct.unpack("<I", key)
+            count = sum(struct.unpack(f"<{self._cpus}Q", counts))
+            if count:
+                why, kind = divmod(slot, layouts.KIND_SLOTS)
+                found[layouts.KINDS[kind] + layouts.LOSSES[why]] = count
         return found
 
     # --- what it costs ------------------------------------------------------------------
@@ -341,7 +340,7 @@ def _prepare(
 ) -> tuple[dict[str, Program], dict[str, str]]:
     """Options, sizes, and which programs this kernel can take."""
     programs = {
-        name: Program(section, program, probe_of(name))
+        name: Program(section, program, BY_PROGRAM[name])
         for name, section, program in libbpf.programs(handle)
     }
     known = features.detect([p.section for p in programs.values()], btf)

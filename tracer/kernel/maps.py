@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 from tracer.errors import KernelError
@@ -64,9 +63,3 @@ def rows(table: Table, key: Layout, value: Layout) -> Iterator[tuple[tuple[int, 
     """(key, value) of each entry as tuples of numbers."""
     for raw_key, raw_value in table.items():
         yield key.packer.unpack(raw_key), value.packer.unpack(raw_value)
-
-
-def per_cpu_sum(table: Table, index: int, cpus: int) -> int:
-    """The sum over processors of a counter in a per-CPU array."""
-    raw = libbpf.lookup(table.fd, struct.pack("<I", index), 8 * cpus)
-    return sum(struct.unpack(f"<{cpus}Q", raw)) if raw else 0

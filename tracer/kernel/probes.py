@@ -32,16 +32,14 @@ PROBES = (
     Probe("faults", "ttft_fault_begin", False, "page faults on weights"),
     Probe("faults", "ttft_fault_minor", False, "page faults on weights"),
     Probe("faults", "ttft_fault_major", False, "page faults on weights"),
+    Probe("sockets", "ttft_ingress", True, "requests"),
+    Probe("sockets", "ttft_egress", True, "replies and first tokens"),
+    Probe("sockets", "ttft_state", True, "listening ports and connections"),
+    Probe("sockets", "ttft_take", False, "when the server read a request"),
 )
-SOCKETS = "sockets"
 #: Those that stay; the others cost every process something and come and go.
-ALWAYS_ON = ("lifecycle", "cache", SOCKETS)
+ALWAYS_ON = ("lifecycle", "cache", "sockets")
 BY_PROGRAM = {probe.program: probe for probe in PROBES}
-
-
-def probe_of(program: str) -> Probe:
-    """The row of a program; what is not in the table is a socket program."""
-    return BY_PROGRAM.get(program) or Probe(SOCKETS, program, True, "requests")
 
 
 @dataclass(frozen=True)

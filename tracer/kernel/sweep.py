@@ -37,7 +37,8 @@ class Sweeper:
         self._spans = spans
         self._files = files
         self._told: dict[bytes, bytes] = {}
-        self._inserted: dict[bytes, tuple[int, int]] = {}
+        self._seen: dict[bytes, bytes] = {}
+        self._told_run: dict[bytes, tuple[int, int]] = {}
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
         """Everything that changed since the last sweep; spans of dead threads are taken out."""
@@ -83,10 +84,13 @@ class Sweeper:
     def _sweep_inserts(self) -> list[Insert]:
         found = []
         for key, value in self._files.items():
-            _, _, start, end, pages, tgid, *_ = layouts.FILE_STATE.packer.unpack(value)
-            if not start or not pages or self._inserted.get(key) == (start, pages):
+            if self._seen.get(key) == value:
                 continue
-            self._inserted[key] = (start, pages)
+            self._seen[key] = value
+            _, _, start, end, pages, tgid, *_ = layouts.FILE_STATE.packer.unpack(value)
+            if not start or not pages or self._told_run.get(key) == (start, pages):
+                continue
+            self._told_run[key] = (start, pages)
             ino, dev, _ = layouts.FILE_KEY.packer.unpack(key)
             end = max(start, end)
             found.append(Insert(ts_ns=start, end_ns=end, dev=dev, ino=ino, pages=pages, tgid=tgid))
