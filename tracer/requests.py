@@ -61,6 +61,7 @@ class Fold:
     def __init__(self) -> None:
         self._world = World()
         self._now_ns = 0
+        self._ticked = False
 
     def feed(self, record: AnyRecord) -> list[Evidence]:
         """Take in one record; the requests that may be reported because of it."""
@@ -136,6 +137,7 @@ class Fold:
 
     def _tick(self, now_ns: int) -> list[Evidence]:
         before_ns, self._now_ns = self._now_ns, max(self._now_ns, now_ns)
+        self._ticked = True
         self._world.linker.settle(self._now_ns)
         found = []
         for talk in self._open():
@@ -242,7 +244,8 @@ class Fold:
         context += world.exchanges.records()
         context += world.lost
         context += world.armed
-        context.append(Tick(ts_ns=self._now_ns))
+        if self._ticked:
+            context.append(Tick(ts_ns=self._now_ns))
         return context
 
     def _start(self) -> Start:

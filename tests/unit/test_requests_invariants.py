@@ -125,7 +125,7 @@ def stories(draw: st.DrawFn) -> Story:
     for ino in (1, 2):
         story.file(ino)
     at = 0.0
-    tgid, port, loaded = 199, 9000, ""
+    tgid, port, loaded, connected = 199, 9000, "", False
     for i in range(draw(st.integers(1, 6))):
         at += draw(st.sampled_from([5.0, 60.0, 400.0, 3000.0, 100_000.0]))
         model = draw(st.sampled_from(["alpha", "beta"]))
@@ -135,8 +135,9 @@ def stories(draw: st.DrawFn) -> Story:
                 story.exit(at + 5, tgid, signal=15)
             tgid, port, loaded = tgid + 1, port + 1, model
             story.runner(at + 10, tgid, port, model)
-            story.load(at + 30, at + 150, tgid, 1 if model == "alpha" else 2)
-            ready = at + 300
+            ready = at + draw(st.sampled_from([300.0, 100_000.0]))
+            story.load(at + 30, ready - 150, tgid, 1 if model == "alpha" else 2)
+            connected = False
         took = draw(st.sampled_from([20.0, 200.0, 5000.0]))
         gone = draw(st.integers(0, 5)) == 0
         ends = {"end": ready - 2, "why": "client_gone"} if gone else {
@@ -146,14 +147,19 @@ def stories(draw: st.DrawFn) -> Story:
         story.request(start, 50001 + i, tid=300 + i, model=model, stream=stream, **ends)
         if not gone:
             kept = draw(st.booleans())
+            new = not (kept and connected)
+            connected = connected or kept
             story.hop(
-                ready, port, 60001 + (0 if kept else i), tgid, tid=300 + i, model=model,
-                stream=stream, head=ready + 4, token=ready + 5, end=ready + took - 1,
+                ready, port, 61000 if kept else 60001 + i, tgid, connect=new, tid=300 + i,
+                model=model, stream=stream, head=ready + 4, token=ready + 5, end=ready + took - 1,
             )  # fmt: skip
         at = ready if draw(st.booleans()) else ready + took
     story.add(Armed(ts_ns=ms(at / 2), group="faults", on=True))
     story.add(Lost(ts_ns=ms(at / 3), kind="span", count=2))
     return story
+
+
+EVERY = 600
 
 
 def by_id(found: list[Evidence], since_ns: int) -> dict[tuple[int, bool], Evidence]:
@@ -163,7 +169,7 @@ def by_id(found: list[Evidence], since_ns: int) -> dict[tuple[int, bool], Eviden
 @settings(max_examples=150, deadline=None)
 @given(stories(), st.floats(0, 1))
 def test_a_fold_begun_from_a_snapshot_goes_on_the_same(story: Story, part: float) -> None:
-    records = story.records(every=100, until=2000)
+    records = story.records(every=EVERY, until=2000)
     ticks = [i for i, r in enumerate(records) if isinstance(r, Tick)]
     cut = ticks[int(part * (len(ticks) - 1))] + 1
     whole = Fold()
@@ -188,7 +194,7 @@ HTTP = (HttpRequest, HttpBody, HttpHead, HttpToken, HttpEnd, HttpUnreadable)
 def test_how_the_sources_interleave_between_ticks_changes_nothing(
     story: Story, random: Any
 ) -> None:
-    records = story.records(every=100, until=2000)
+    records = story.records(every=EVERY, until=2000)
     mixed: list[AnyRecord] = []
     batch: list[AnyRecord] = []
     for record in records:
