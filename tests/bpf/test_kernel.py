@@ -18,9 +18,9 @@ from tests.workloads import bpf
 from tests.workloads.fileio import FileIo, make_file
 from tests.workloads.waiting import wait_for
 from tracer.errors import KernelError
-from tracer.kernel import layouts, libbpf
+from tracer.kernel import features, layouts, libbpf
 from tracer.kernel.loader import Kernel, Options, object_path
-from tracer.kernel.probes import BY_PROGRAM
+from tracer.kernel.probes import BY_PROGRAM, PROBES
 from tracer.records import Span
 
 pytestmark = pytest.mark.kernel
@@ -40,6 +40,36 @@ def test_all_programs_attach(built: Path) -> None:
         assert kernel.lost() == {}
     sys.stdout.write(f"\nopen to all attached: {took_ms:.1f} ms\n")
     assert took_ms < 500
+
+
+def test_table_of_probes(built: Path) -> None:
+    """The table names the programs and sections that are in the object."""
+    handle = libbpf.open_object(str(built))
+    found = {name: section for name, section, _ in libbpf.programs(handle)}
+    libbpf.close_object(handle)
+    assert found == {probe.program: probe.section for probe in PROBES}
+
+
+def test_facts() -> None:
+    """Here nothing is missing, and every fact that could be says what it would cost."""
+    facts = features.facts()
+    assert [f for f in facts if f.ok is False] == []
+    assert {"BTF", "libbpf", "privilege", "cgroup v2", "task storage"} <= {f.name for f in facts}
+    absent = features.facts(btf="/absent")
+    assert [(f.name, f.missing) for f in absent if f.ok is False] == [("BTF", "everything")]
+
+
+def test_groups_can_be_off(built: Path) -> None:
+    with Kernel.open(path=built, off=("sockets", "faults")) as kernel:
+        off = {g.group: (g.off_because, g.unseen) for g in kernel.groups() if not g.attached}
+    assert off == {
+        "faults": ("off in the configuration", "page faults on weights"),
+        "sockets": (
+            "off in the configuration",
+            "requests, replies and first tokens, listening ports and connections, "
+            "when the server read a request",
+        ),
+    }
 
 
 def test_groups_come_and_go(kernel: Kernel) -> None:

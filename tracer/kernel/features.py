@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.errors import KernelError
-from tracer.kernel import libbpf
+from tracer.kernel import cgroup, libbpf
+from tracer.kernel.probes import PROBES
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
-CGROUP_ADVICE = "mkdir -p /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified"
 BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
 _MAGICS = (b"\x9f\xeb", b"\x7fELF")
-_PROG_TRACING = 26
+_PROG_PERF_EVENT = 7
 _MAP_RINGBUF, _MAP_TASK_STORAGE = 27, 29
 _HELPER_FIND_VMA = 180
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
@@ -71,15 +71,6 @@ def _read_btf(btf: str | None) -> bytes:
     return types
 
 
-def cgroup2_root() -> str | None:
-    """Where the cgroup v2 hierarchy is mounted."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        if after.startswith("cgroup2 ") and before.split()[3] == "/":
-            return before.split()[4].replace("\\040", " ")
-    return None
-
-
 def missing_capabilities() -> list[str]:
     """Those of the needed capabilities this process lacks."""
     status = Path("/proc/self/status").read_text()
@@ -117,7 +108,7 @@ def _library() -> Fact:
 
 
 def _host() -> list[Fact]:
-    machine, root = platform.machine(), cgroup2_root()
+    machine, root = platform.machine(), cgroup.root()
     return [
         Fact("kernel", platform.release()),
         _fact(
@@ -126,27 +117,27 @@ def _host() -> list[Fact]:
         ),
         _privilege(),
         Fact("lockdown", _lockdown()),
-        _fact("cgroup v2", root is not None, root or "not mounted", "requests", CGROUP_ADVICE),
+        _fact("cgroup v2", root is not None, root or "not mounted", "requests", cgroup.ADVICE),
     ]  # fmt: skip
 
 
-def facts(btf: str | None = None, probes: Mapping[str, str] | None = None) -> list[Fact]:
-    """All facts; nothing is loaded. `probes`: section (`tp_btf/NAME`) to what it is for."""
+def facts(btf: str | None = None) -> list[Fact]:
+    """All facts; nothing is loaded, no root is needed."""
     library = _library()
     place = btf or str(BTF)
     there = Path(place).exists()
-    btf_fact = _fact(
-        "BTF", there, place if there else f"no {place}", "everything",
-        BTF_ADVICE,
-    )  # fmt: skip
-    known = [*_host(), library, btf_fact]
+    value = place if there else f"no {place}"
+    known = [*_host(), library, _fact("BTF", there, value, "everything", BTF_ADVICE)]
     if not there or not library.ok:
         return known
-    found = detect(probes or {}, btf)
-    for section, unseen in (probes or {}).items():
-        has = found.has(section)
-        name = section.replace("tp_btf/", "tracepoint ")
-        known.append(_fact(name, has, _yes(has), unseen, "a newer kernel"))
+    found = detect([probe.section for probe in PROBES], btf)
+    for probe in PROBES:
+        kind, _, name = probe.section.partition("/")
+        if kind == "tp_btf":
+            has = found.has(probe.section)
+            known.append(
+                _fact(f"tracepoint {name}", has, _yes(has), probe.without, "use a newer kernel")
+            )
     known.append(Fact("bpf_rdonly_cast", _yes(found.rdonly_cast)))
     return known + (_probed() if not missing_capabilities() else [])
 
@@ -155,7 +146,7 @@ def _probed() -> list[Fact]:
     """What only a try can tell."""
     ring = libbpf.has_map_type(_MAP_RINGBUF)
     storage = libbpf.has_map_type(_MAP_TASK_STORAGE)
-    vma = libbpf.has_helper(_PROG_TRACING, _HELPER_FIND_VMA)
+    vma = libbpf.has_helper(_PROG_PERF_EVENT, _HELPER_FIND_VMA)
     return [
         _fact("ring buffer", ring, _yes(ring), "everything", "Linux 5.8 or newer"),
         _fact("task storage", storage, _yes(storage), "everything", "Linux 5.12 or newer"),

@@ -29,6 +29,9 @@ _STATS_SIZE = 216
 _STATS_AT = 192
 #: How long totals of an ended process are kept, ns.
 _KEEP_TOTALS_NS = 60_000_000_000
+#: A quiet daemon hears of open spans this often, and tables lose what is dead, ns.
+_SWEEP_EVERY_NS = 5_000_000_000
+_MISSED_EVERY_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class Kernel:
         self._bad_records = 0
         self._ended: deque[tuple[int, int]] = deque()
         self._stats_fd: int | None = None
+        self._swept_ns = time.monotonic_ns()
+        self._missed: dict[str, int] = {}
+        self._missed_due_ns = 0
 
     @classmethod
     def open(
@@ -277,11 +283,18 @@ class Kernel:
             if isinstance(raw, Exit):
                 self._ended.append((raw.ts_ns, raw.tgid))
                 found += self._sweeper.end_of(raw.tgid)
-        self._forget(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._forget(now_ns)
+        if now_ns - self._swept_ns > _SWEEP_EVERY_NS:
+            found += self.sweep(now_ns)
         return found
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
-        """What is still growing, as far as it changed since the last sweep."""
+        """What is still growing, as far as it changed since the last sweep.
+
+        `drain()` does so by itself now and then; call this when it is wanted sooner.
+        """
+        self._swept_ns = now_ns
         return self._sweeper.sweep(now_ns)
 
     def _forget(self, now_ns: int) -> None:
@@ -289,6 +302,7 @@ class Kernel:
         while self._ended and now_ns - self._ended[0][0] > _KEEP_TOTALS_NS:
             gone.add(self._ended.popleft()[1])
         if gone:
+            self.probes.drop_events(gone, self.watched())
             totals = self.table("totals")
             for key, _ in list(totals.items()):
                 if layouts.TOTAL_KEY.packer.unpack(key)[2] in gone:
@@ -308,7 +322,11 @@ class Kernel:
         return {(dev, ino): state[1] for (ino, dev, _), state in entries}
 
     def lost(self) -> dict[str, int]:
-        """Records lost since the start, by kind; `.table`, `.lookup`: not for want of ring."""
+        """Records lost since the start, by kind.
+
+        `KIND.table`: a map was full; `KIND.lookup`: the kernel could not say; else the ring was
+        full. A program's name: it did not run, because it ran already on that processor.
+        """
         found = {"undecodable": self._bad_records} if self._bad_records else {}
         for key, counts in self._lost.items():
             (slot,) = struct.unpack("<I", key)
@@ -316,7 +334,11 @@ class Kernel:
             if count:
                 why, kind = divmod(slot, layouts.KIND_SLOTS)
                 found[layouts.KINDS[kind] + layouts.LOSSES[why]] = count
-        return found
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._missed_due_ns:
+            self._missed_due_ns = now_ns + _MISSED_EVERY_NS
+            self._missed = {s.program: s.missed for s in self.run_stats() if s.missed}
+        return found | self._missed
 
     # --- what it costs ------------------------------------------------------------------
 
@@ -339,21 +361,18 @@ def _prepare(
     handle: int, btf: str | None, sizes: Mapping[str, int], options: Options
 ) -> tuple[dict[str, Program], dict[str, str]]:
     """Options, sizes, and which programs this kernel can take."""
-    programs = {
-        name: Program(section, program, BY_PROGRAM[name])
-        for name, section, program in libbpf.programs(handle)
-    }
-    known = features.detect([p.section for p in programs.values()], btf)
+    programs = {n: Program(handle, BY_PROGRAM[n]) for n, _, handle in libbpf.programs(handle)}
+    known = features.detect([p.probe.section for p in programs.values()], btf)
     missing = {}
     for name, program in list(programs.items()):
-        if not known.has(program.section):
+        if not known.has(program.probe.section):
             if program.probe.required:
                 raise KernelError(
-                    f"this kernel lacks {program.section}, which is needed for "
+                    f"this kernel lacks {program.probe.section}, which is needed for "
                     f"{program.probe.without}", "see `ttft doctor`",
                 )  # fmt: skip
             libbpf.set_autoload(program.handle, False)
-            missing[name] = f"this kernel lacks {program.section}"
+            missing[name] = f"this kernel lacks {program.probe.section}"
             del programs[name]
     for name, size in sizes.items():
         libbpf.set_map_size(libbpf.find_map(handle, name), size)

@@ -67,6 +67,11 @@ class FaultEvents:
         self._programs = programs
         self._fds: dict[int, list[int]] = {}
 
+    @property
+    def covered(self) -> set[int]:
+        """Processes with events of their own, not inherited ones."""
+        return set(self._fds)
+
     def add(self, tgid: int) -> None:
         """Cover all threads of a process; threads that come meanwhile are looked for again."""
         fds = self._fds.setdefault(tgid, [])

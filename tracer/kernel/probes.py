@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tracer.errors import KernelError
-from tracer.kernel import features, libbpf
+from tracer.kernel import cgroup, libbpf
 from tracer.kernel.perf import EVENTS, FaultEvents
 
 
@@ -17,25 +18,42 @@ class Probe:
 
     group: str
     program: str
+    section: str
     required: bool
     without: str
 
 
 PROBES = (
-    Probe("lifecycle", "ttft_fork", True, "child processes"),
-    Probe("lifecycle", "ttft_exec", True, "servers started later"),
-    Probe("lifecycle", "ttft_exit", True, "ends of processes"),
-    Probe("lifecycle", "ttft_signal", False, "who stopped a process"),
-    Probe("cache", "ttft_insert", False, "bytes from disk"),
-    Probe("files", "ttft_sys_enter", False, "opens, reads and mappings of weights"),
-    Probe("files", "ttft_sys_exit", False, "opens, reads and mappings of weights"),
-    Probe("faults", "ttft_fault_begin", False, "page faults on weights"),
-    Probe("faults", "ttft_fault_minor", False, "page faults on weights"),
-    Probe("faults", "ttft_fault_major", False, "page faults on weights"),
-    Probe("sockets", "ttft_ingress", True, "requests"),
-    Probe("sockets", "ttft_egress", True, "replies and first tokens"),
-    Probe("sockets", "ttft_state", True, "listening ports and connections"),
-    Probe("sockets", "ttft_take", False, "when the server read a request"),
+    Probe("lifecycle", "ttft_fork", "tp_btf/sched_process_fork", True, "child processes"),
+    Probe("lifecycle", "ttft_exec", "tp_btf/sched_process_exec", True, "servers started later"),
+    Probe("lifecycle", "ttft_exit", "tp_btf/sched_process_exit", True, "ends of processes"),
+    Probe("lifecycle", "ttft_signal", "tp_btf/signal_generate", False, "who stopped a process"),
+    Probe("cache", "ttft_insert", "tp_btf/mm_filemap_add_to_page_cache", False, "bytes from disk"),
+    Probe(
+        "files", "ttft_sys_enter", "tp_btf/sys_enter", False, "opens, reads and mappings of weights"
+    ),
+    Probe(
+        "files", "ttft_sys_exit", "tp_btf/sys_exit", False, "opens, reads and mappings of weights"
+    ),
+    Probe("faults", "ttft_fault_begin", "perf_event", False, "page faults on weights"),
+    Probe("faults", "ttft_fault_minor", "perf_event", False, "page faults on weights"),
+    Probe("faults", "ttft_fault_major", "perf_event", False, "page faults on weights"),
+    Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
+    Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
+    Probe(
+        "sockets",
+        "ttft_state",
+        "tp_btf/inet_sock_set_state",
+        True,
+        "listening ports and connections",
+    ),
+    Probe(
+        "sockets",
+        "ttft_take",
+        "tp_btf/tcp_rcv_space_adjust",
+        False,
+        "when the server read a request",
+    ),
 )
 #: Those that stay; the others cost every process something and come and go.
 ALWAYS_ON = ("lifecycle", "cache", "sockets")
@@ -44,7 +62,8 @@ BY_PROGRAM = {probe.program: probe for probe in PROBES}
 
 @dataclass(frozen=True)
 class Program:
-    section: str
+    """A program of the opened object."""
+
     handle: int
     probe: Probe
 
@@ -85,7 +104,7 @@ class Probes:
 
     def _attach_one(self, name: str, program: Program) -> list[int]:
         try:
-            if program.section.startswith("cgroup_skb/"):
+            if program.probe.section.startswith("cgroup_skb/"):
                 return [self._attach_cgroup(program.handle)]
             return [libbpf.attach(program.handle)]
         except KernelError as error:
@@ -95,11 +114,11 @@ class Probes:
             return []
 
     def _attach_cgroup(self, handle: int) -> int:
-        root = features.cgroup2_root()
+        root = cgroup.root()
         if root is None:
             raise KernelError(
                 "no cgroup v2 hierarchy is mounted, so requests cannot be seen",
-                features.CGROUP_ADVICE,
+                cgroup.ADVICE,
             )
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -125,6 +144,16 @@ class Probes:
     def uncover(self, tgid: int) -> None:
         if self._faults:
             self._faults.remove(tgid)
+
+    def drop_events(self, ended: Collection[int], watched: Collection[int]) -> None:
+        """Give back the fault events of processes that ended long ago.
+
+        Closing an event ends it in the children that inherited it, so all stay while one of
+        those still runs.
+        """
+        if self._faults and self._faults.covered >= set(watched):
+            for tgid in ended:
+                self._faults.remove(tgid)
 
     def close(self) -> None:
         for group in list(self._links):
