@@ -273,6 +273,8 @@ def test_a_full_disk_keeps_results_in_memory_until_there_is_room(path: Path) -> 
 
 def test_memory_for_what_waits_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "PENDING_MAX", 10)
+    store.put([spike(number, at(number)) for number in range(-30, 0)])
+    assert (store.dropped, len(store.find(100))) == (0, 30)
     full(store, 1)
     for number in range(1, 200):
         store.put([spike(number, at(number))])

@@ -73,10 +73,10 @@ class Store:
             for row in encoded:
                 self._pending.pop(row.id, None)
                 self._pending[row.id] = row
+            self.flush()
             while len(self._pending) > PENDING_MAX:
                 del self._pending[next(iter(self._pending))]
                 self.dropped += 1
-            self.flush()
             self._puts += len(encoded)
             if self._puts >= _CHUNK:
                 self._puts = 0
