@@ -15,13 +15,17 @@ from tracer.world import same_model
 _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
-def name_of(file: File) -> str:
-    """The file's own name; its inode where no path is known."""
-    return PurePosixPath(file.path).name if file.path else f"inode-{file.ino}"
+def name_of(s: Scene, file: File) -> str:
+    """The file's own name, else the one on the command line, else its inode."""
+    if file.path:
+        return PurePosixPath(file.path).name
+    path = s.life.command.model_path if s.life and s.life.command else None
+    if path and len(own_files(s)) == 1:
+        return PurePosixPath(path).name
+    return f"inode-{file.ino}"
 
 
-def stem_of(file: File) -> str:
-    name = name_of(file)
+def _stem(name: str) -> str:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
     return name
@@ -39,7 +43,7 @@ def model_of(e: Evidence) -> str | None:
     if s.life and s.life.command and s.life.command.model:
         return s.life.command.model
     files = own_files(s)
-    return stem_of(files[0]) if files else None
+    return _stem(name_of(s, files[0])) if files else None
 
 
 def own_files(s: Scene) -> list[File]:
@@ -70,7 +74,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
     exits = [x.exit_ns for x in own if x.exit_ns is not None]
     model = model_of(e)
     return Facts(
-        weights=tuple(dict.fromkeys(name_of(f) for f in files)),
+        weights=tuple(dict.fromkeys(name_of(s, f) for f in files)),
         weights_bytes=_brought(s, files, spans) if known else None,
         weights_bytes_from_disk=disk,
         major_faults=_faults(s, spans, "fault_major") if faults_known else None,

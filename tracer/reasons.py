@@ -8,6 +8,7 @@ from tracer import scene, startup
 from tracer.derived import Facts, Phases
 from tracer.eviction import ENDING
 from tracer.evidence import Evidence, Life
+from tracer.facts import own_files
 from tracer.records import Span
 from tracer.scene import Scene, may_run_models
 from tracer.startup import Start
@@ -24,16 +25,15 @@ _REFAULT_PART = 20
 _SOME_PART = 100
 
 
-def total_size(e: Evidence, facts: Facts) -> int:
+def total_size(e: Evidence) -> int:
     """Bytes of this request's weight files."""
-    named = set(facts.weights)
-    return sum(f.size for f in e.files if f.path and f.path.rpartition("/")[2] in named)
+    return sum(f.size for f in own_files(scene.of(e)))
 
 
 def read_from_disk(e: Evidence, facts: Facts) -> bool:
     """More than noise came from the disk."""
     bytes_ = facts.weights_bytes_from_disk or 0
-    return bytes_ * _SOME_PART >= max(total_size(e, facts), _SOME_PART)
+    return bytes_ * _SOME_PART >= max(total_size(e), _SOME_PART)
 
 
 def death_of(s: Scene, life: Life) -> str | None:
@@ -117,7 +117,7 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
     if starts and not found:
         found.append(_unloaded(s, starts[-1], before, facts.switched_from is None) or "")
     if phases.phases_ns["load"] and read_from_disk(e, facts):
-        size = total_size(e, facts)
+        size = total_size(e)
         spans = s.spans_of(s.tree)
         again = size and _inserted(s, facts) > size + size // _REFAULT_PART
         if again:

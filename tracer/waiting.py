@@ -13,6 +13,8 @@ from tracer.startup import Start, early_head_ns, program_of
 
 #: A slot is given on before the last bytes of the reply that held it are on the wire.
 HANDOVER_NS = 50_000_000
+#: A front that passed a request on this fast had not kept it back for anyone.
+ROUTING_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ def _start_end_ns(scene: Scene, life: Life) -> int:
 def switch(scene: Scene, starts: list[Start]) -> Iterator[Wait]:
     """Another model's start was in the way, from when it was asked for."""
     until = _reach_ns(scene, starts)
+    if not starts and until - scene.read_end_ns < ROUTING_NS:
+        return
     own = {scene.runner, scene.e.front, *(x.tgid for x in scene.failures)}
     for life in scene.e.lives:
         if life.tgid in own or life.fork_ns is None or not may_run_models(scene.e, life):

@@ -17,8 +17,10 @@ BULK_BYTES = 1 << 20
 BULK_SHARE = 4
 #: Reads of at least this size bring weights; smaller ones parse the header before.
 BULK_READ_BYTES = 32 << 10
-#: Insertions are noted when a read is sent off, so between two and after the last the disk works.
+#: Pages are inserted when a read is sent off; then the disk works on them. How long it may take
+#: until the next ones: this, and their time on a disk of 5 MB/s.
 BRIDGE_NS = 250_000_000
+SLOW_NS_PER_BYTE = 200
 READS = ("read", "read_direct")
 FAULTS = ("fault_minor", "fault_major")
 _NETWORK = ("nfs", "cifs", "smb", "9p", "ceph", "fuse.sshfs", "fuse.rclone", "glusterfs", "afs")
@@ -45,8 +47,18 @@ class _Opened:
         return sum(max(0, s.bytes) for s in self.spans if s.op in ops)
 
     @property
-    def weight(self) -> int:
-        return max(self.bytes(("mmap",)), self.bytes(READS))
+    def populated(self) -> bool:
+        return any(s.op == "mmap" and s.populate for s in self.spans)
+
+    def weight(self, size: int) -> int:
+        """Bytes it mapped or read; small reads parse a header, unless they read half the file."""
+        large = sum(s.bytes for s in self.spans if s.op in READS and _is_large(s))
+        small = self.bytes(READS) - large
+        return max(self.bytes(("mmap",)), large + (small if small * 2 >= size else 0))
+
+
+def _is_large(s: Span) -> bool:
+    return s.bytes >= BULK_READ_BYTES * s.count
 
 
 def is_network(fs: str | None) -> bool:
@@ -74,23 +86,24 @@ def _opened(scene: Scene, spans: Iterable[Span], tgids: frozenset[int]) -> list[
 def bulks(scene: Scene, tgids: frozenset[int], since_ns: int, until_ns: int) -> list[Bulk]:
     """The opens that bring weights, of accesses that began in [since_ns, until_ns)."""
     spans = [s for s in scene.spans_of(tgids) if since_ns <= s.ts_ns < until_ns]
-    by_file: dict[Key, list[_Opened]] = {}
+    by_file: dict[Key, list[tuple[int, _Opened]]] = {}
     for opened in _opened(scene, spans, tgids):
-        if opened.weight >= BULK_BYTES:
-            by_file.setdefault(opened.key, []).append(opened)
+        weight = opened.weight(scene.weights[opened.key].size)
+        if weight >= BULK_BYTES:
+            by_file.setdefault(opened.key, []).append((weight, opened))
     found = []
     for candidates in by_file.values():
-        best = max(c.weight for c in candidates)
-        populated = [c for c in candidates if any(s.op == "mmap" and s.populate for s in c.spans)]
-        for c in populated or candidates:
-            if c.weight * BULK_SHARE >= best:
-                found.append(_bulk(c))
+        best = max(weight for weight, _ in candidates)
+        populated = [
+            c for c in candidates if any(s.op == "mmap" and s.populate for s in c[1].spans)
+        ]
+        found += [_bulk(c) for weight, c in populated or candidates if weight * BULK_SHARE >= best]
     return sorted(found, key=lambda b: (b.open_ns, b.first_ns, b.key))
 
 
 def _bulk(opened: _Opened) -> Bulk:
     maps = [s for s in opened.spans if s.op == "mmap" and s.bytes >= BULK_BYTES]
-    reads = [s for s in opened.spans if s.op in READS and s.bytes >= BULK_READ_BYTES * s.count]
+    reads = [s for s in opened.spans if s.op in READS and _is_large(s)]
     first = min((maps or reads or opened.spans), key=lambda s: s.ts_ns).ts_ns
     bulk = tuple(s for s in opened.spans if s.ts_ns >= first)
     return Bulk(
@@ -123,17 +136,16 @@ class Disk:
 
     def ranges(self, key: Key, start: int, end: int) -> list[Range]:
         """Times in [start, end) of one access during which the disk was at work for this file."""
-        runs = union(
-            (max(i.ts_ns, start), min(max(i.end_ns, i.ts_ns + 1), end))
-            for i in self._touching(key, start, end)
-        )
         out: list[Range] = []
-        for run in runs:
-            if out and run[0] - out[-1][1] <= BRIDGE_NS:
-                out[-1] = (out[-1][0], run[1])
-            else:
-                out.append(run)
-        if out and end - out[-1][1] <= BRIDGE_NS:
+        busy_until = start
+        for i in self._touching(key, start, end):
+            begin, stop = max(i.ts_ns, start), min(max(i.end_ns, i.ts_ns + 1), end)
+            if out and begin <= busy_until:
+                out[-1] = (out[-1][0], max(out[-1][1], stop))
+            elif stop > begin:
+                out.append((begin, stop))
+            busy_until = max(busy_until, stop + BRIDGE_NS + i.pages * PAGE * SLOW_NS_PER_BYTE)
+        if out and end <= busy_until:
             out[-1] = (out[-1][0], end)
         return out
 

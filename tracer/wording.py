@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tracer import codes, reasons
+from tracer import codes, reasons, scene
 from tracer.case import Case
 from tracer.derived import Facts
+from tracer.facts import own_files
 from tracer.records import File
 
 _DEATHS = {
@@ -98,16 +99,11 @@ def _spawn(case: Case, cause: str) -> str:
     return ", ".join(told) or codes.meaning(cause, "stage")
 
 
-def _main_file(case: Case) -> File | None:
-    named = case.facts.weights
-    files = [f for f in case.evidence.files if f.path and f.path.rpartition("/")[2] in named]
-    return max(files, key=lambda f: f.size, default=None)
-
-
 def _load(case: Case, cause: str) -> str:
     facts = case.facts
-    file = _main_file(case)
-    name = file.path.rpartition("/")[2] if file and file.path else "the weights"
+    files = own_files(scene.of(case.evidence))
+    file = files[0] if files else None
+    name = facts.weights[0] if facts.weights else "the weights"
     spent = sum(case.stage_ns(s) for s in ("load.disk", "load.network"))
     disk = facts.weights_bytes_from_disk
     if not disk or not spent or not reasons.read_from_disk(case.evidence, facts):

@@ -183,6 +183,14 @@ def test_the_models_name(req: Exchange, runner: int, model: str) -> None:
     assert derive(e).model == model
 
 
+def test_weights_without_a_known_path_are_named_by_the_command_line() -> None:
+    hidden = msgspec.structs.replace(BETA, path=None)
+    assert derive(router(files=(hidden,))).facts.weights == ("beta.gguf",)
+    two = (hidden, msgspec.structs.replace(ALPHA, path=None))
+    spans = (span(70, 71, "read", 4096, file=ALPHA), *router().spans)
+    assert derive(router(files=two, spans=spans)).facts.weights == ("inode-10", "inode-11")
+
+
 def test_names_of_one_model_in_two_spellings_are_no_switch() -> None:
     assert derive(warm_router(previous_model="beta.gguf")).facts.switched_from is None
 

@@ -10,6 +10,7 @@ from tests.unit.evidence_build import (
     SIZE,
     insert,
     opened,
+    request,
     span,
 )
 from tests.unit.scenarios import (
@@ -30,6 +31,13 @@ def test_half_of_the_file_in_the_page_cache() -> None:
         ("load.cache", 868, 3000),
         ("load.disk", 3000, 5882),
     ]
+
+
+def test_a_slow_disk_works_long_on_what_it_was_sent() -> None:
+    """16 MiB at a time at 20 MB/s: pages go in at once, then nothing for 800 ms."""
+    batches = tuple(insert(868 + 840 * i, 868.1 + 840 * i, 4096) for i in range(6))
+    e = cold_router(inserts=batches)
+    assert ("load.disk", 868, 5882) in tiling(e)
 
 
 def test_weights_on_a_network_mount() -> None:
@@ -69,6 +77,12 @@ def test_parsing_the_header_through_the_bulk_open_is_no_bulk() -> None:
         span(710, 860, "read", SIZE, token=4, count=240),
     )
     assert ("load.meta", 547, 710) in tiling(router(spans=reads))
+
+
+def test_a_start_that_has_only_parsed_headers_has_not_begun_to_load() -> None:
+    gone = request(read=1.3, end=240, status=None, event_stream=False, why="client_gone")
+    e = router(hop=None, spans=(metadata(99.5, 235, 1),), req=gone)
+    assert tiling(e)[-2:] == [("spawn.exec", 67, 99), ("spawn.fit", 99, 240)]
 
 
 def test_locked_weights_come_in_without_a_call() -> None:
