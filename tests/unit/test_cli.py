@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,10 @@ import orjson
 import pytest
 
 from tests.unit.answer_cases import spike
+from tests.unit.cli_runs import MAIN, ROOT, Runner
 from tests.unit.fake_daemon import REQUESTS, FakeDaemon, serving
 from tracer import answers, cli
-from tracer.commands import shared
-from tracer.recording import end_line, header, line
-from tracer.records import Host, Tick
 
-ROOT = Path(__file__).parents[2]
-MAIN = "from tracer.cli import main; main()"
 DAEMON = "from tracer.cli import daemon_main; daemon_main()"
 
 
@@ -33,34 +27,14 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
         yield running
 
 
-class Ran:
-    """What one run of a program left."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return orjson.loads(self.out)
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
+    return Runner(capfdbinary)
 
 
 @pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
-    """`ttft` in this process: (arguments) -> Ran."""
-
-    def call(*arguments: str) -> Ran:
-        capfdbinary.readouterr()
-        code = shared.run(cli.ttft, "ttft", arguments)
-        out, err = capfdbinary.readouterr()
-        return Ran(code, out.decode(), err.decode())
-
-    return call
-
-
-@pytest.fixture
-def ask(run: Any, daemon: FakeDaemon) -> Any:
-    """`ttft --socket OURS ...`"""
-    return lambda *arguments: run("--socket", str(daemon.socket), *arguments)
+def ask(capfdbinary: pytest.CaptureFixture[bytes], daemon: FakeDaemon) -> Runner:
+    return Runner(capfdbinary, daemon.socket)
 
 
 def whole(index: int) -> Any:
@@ -68,7 +42,7 @@ def whole(index: int) -> Any:
     return orjson.loads(answers.dumps({**answers.answer(item), **answers.detail(item)}))
 
 
-def test_requests(ask: Any) -> None:
+def test_requests(ask: Runner) -> None:
     ran = ask("requests", "--json")
     expected = [orjson.loads(answers.dumps(answers.answer(item))) for item in REQUESTS]
     assert (ran.code, ran.json, ran.err) == (0, expected, "")
@@ -77,12 +51,12 @@ def test_requests(ask: Any) -> None:
     assert [text.split()[0] for text in ask("requests").out.splitlines()[2:]] == ["16", "17", "18"]
 
 
-def test_spikes(ask: Any) -> None:
+def test_spikes(ask: Runner) -> None:
     assert [item["id"] for item in ask("spikes", "--json").json] == [17]
     assert "load.disk; caused by the switch from alpha" in ask("spikes", "--since", "36500d").out
 
 
-def test_show(ask: Any) -> None:
+def test_show(ask: Runner) -> None:
     assert ask("show", "17", "--json").json == whole(1)
     assert "Cause: load.disk" in ask("show", "17").out
     ran = ask("show", "99")
@@ -90,158 +64,11 @@ def test_show(ask: Any) -> None:
     assert ran.err == "ttft: no request 99\nhint: ttft requests lists those that are kept\n"
 
 
-def test_status_and_models(ask: Any) -> None:
+def test_status_and_models(ask: Runner) -> None:
     assert ask("status", "--json").json["lost"] == {"span": 0, "packet": 3}
     assert "llama-server:8080" in ask("status").out
     assert [item["model"] for item in ask("models", "--json").json] == ["beta", "alpha"]
     assert "held by process 102" in ask("models").out
-
-
-def test_export(ask: Any, tmp_path: Path) -> None:
-    out = tmp_path / "trace.json"
-    ran = ask("export", "17", "-o", str(out))
-    assert (ran.code, ran.out) == (0, "")
-    assert "open it in https://ui.perfetto.dev" in ran.err
-    assert orjson.loads(out.read_bytes())["traceEvents"]
-    assert ask("export", "--since", "36500d", "-o", "-").json["traceEvents"]
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_a_failed_export_leaves_the_old_file(ask: Any, tmp_path: Path) -> None:
-    out = tmp_path / "trace.json"
-    out.write_text("old")
-    assert ask("export", "99", "-o", str(out)).code == 1
-    assert out.read_text() == "old"
-    ran = ask("export", "17", "-o", str(tmp_path / "no" / "trace.json"))
-    assert ran.code == 1
-    assert "No such file or directory" in ran.err
-
-
-def records_of_a_day() -> list[bytes]:
-    host = Host(ts_ns=1, wall_offset_ns=0, machine="x86_64", kernel="6", version="0", began_ns=1)
-    return [line(host), line(Tick(ts_ns=2))]
-
-
-def test_record_and_replay(tmp_path: Path, run: Any) -> None:
-    out = tmp_path / "day.ttft"
-    records = records_of_a_day()
-    with serving(tmp_path) as running:
-        running.backend.recording_head = header() + b"".join(records)
-        ran = run("--socket", str(running.socket), "record", "-o", str(out), "--for", "100ms")
-    assert (ran.code, ran.out) == (0, "")
-    assert ": 2 records, " in ran.err
-    assert out.read_bytes() == header() + b"".join(records) + end_line(2)
-    ran = run("replay", str(out), "--json")
-    assert (ran.code, ran.json, ran.err) == (0, [], "")
-
-
-def test_a_recording_cut_off_says_so_and_replays(tmp_path: Path, run: Any) -> None:
-    out = tmp_path / "day.ttft"
-    path = tmp_path / "s"
-    records = records_of_a_day()
-    half = header() + records[0] + records[1][:5]
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        pid = os.fork()
-        if pid == 0:
-            connection, _ = listener.accept()
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            connection.sendall(b"%x\r\n%s\r\n" % (len(half), half))
-            os._exit(0)
-        ran = run("--socket", str(path), "record", "-o", str(out))
-        os.waitpid(pid, 0)
-    assert ran.code == 1
-    assert f"{out} is truncated" in ran.err
-    assert out.read_bytes() == header() + records[0]
-    ran = run("replay", str(out))
-    assert (ran.code, ran.out) == (0, "No requests.\n")
-    assert "is truncated" in ran.err
-
-
-def test_ctrl_c_ends_a_recording_well(tmp_path: Path, run: Any) -> None:
-    out = tmp_path / "day.ttft"
-    with serving(tmp_path) as running:
-        running.backend.recording_head = header() + b"".join(records_of_a_day())
-        with subprocess.Popen(
-            [sys.executable, "-c", MAIN, "--socket", running.socket, "record", "-o", out],
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-        ) as child:
-            deadline = time.monotonic() + 20
-            # The client has asked once the daemon's side is being read.
-            while not running.backend.recording.readers and time.monotonic() < deadline:
-                time.sleep(0.01)
-            running.do(running.backend.recording.publish, line(Tick(ts_ns=3)) * 2000)
-            while not out.exists() or out.stat().st_size < 8192:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            child.send_signal(signal.SIGINT)
-            assert child.stderr is not None
-            err = child.stderr.read().decode()
-        assert (child.returncode, "Traceback" in err) == (0, False)
-    assert out.read_bytes().splitlines()[-1].startswith(b'{"end":')
-    ran = run("replay", str(out))
-    assert (ran.code, ran.err) == (0, "")
-
-
-def test_a_failed_recording_leaves_the_old_file(tmp_path: Path, run: Any) -> None:
-    out = tmp_path / "day.ttft"
-    out.write_text("old")
-    ran = run("--socket", str(tmp_path / "none"), "record", "-o", str(out))
-    assert (ran.code, out.read_text()) == (3, "old")
-
-
-def test_a_recording_goes_to_a_file_only(ask: Any) -> None:
-    ran = ask("record", "-o", "/dev/full", "--for", "50ms")
-    assert (ran.code, ran.err.splitlines()[0]) == (1, "ttft: /dev/full is not a regular file")
-
-
-def test_a_full_disk_truncates_a_recording(tmp_path: Path) -> None:
-    out = tmp_path / "day.ttft"
-    with serving(tmp_path) as running:
-        running.backend.recording_head = header() + records_of_a_day()[1] * 2000
-        limited = f"ulimit -f 8; {sys.executable} -c '{MAIN}' --socket {running.socket}"
-        ran = subprocess.run(
-            ["bash", "-c", f"trap '' XFSZ; {limited} record -o {out}"],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
-    assert ran.returncode == 1
-    assert f"{out} is truncated: File too large" in ran.stderr
-    assert out.read_bytes().endswith(b"}\n")
-
-
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        (None, "No such file or directory"),
-        (b"", "line 1: not a ttft recording"),
-        (b"\x00\xff" * 50, "line 1: not a ttft recording"),
-        (header() + b"{}\n", "line 2: not a record"),
-    ],
-)
-def test_replay_of_what_is_no_recording(
-    tmp_path: Path, run: Any, content: bytes | None, error: str
-) -> None:
-    path = tmp_path / "r.ttft"
-    if content is not None:
-        path.write_bytes(content)
-    ran = run("replay", str(path))
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"ttft: {path}")
-    assert error in ran.err
-    assert "\nhint: " in ran.err
-
-
-def test_replay_of_one_that_is_not_there(tmp_path: Path, run: Any) -> None:
-    path = tmp_path / "r.ttft"
-    path.write_bytes(header() + end_line(0))
-    ran = run("replay", str(path), "--show", "3")
-    assert (ran.code, ran.err) == (1, f"ttft: no request 3 in {path}\nhint: there is: none\n")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +83,7 @@ def test_replay_of_one_that_is_not_there(tmp_path: Path, run: Any) -> None:
         ["record", "-o", "x"],
     ],
 )
-def test_without_a_daemon(tmp_path: Path, run: Any, arguments: list[str]) -> None:
+def test_without_a_daemon(tmp_path: Path, run: Runner, arguments: list[str]) -> None:
     path = tmp_path / "none.sock"
     ran = run("--socket", str(path), *arguments)
     assert (ran.code, ran.out) == (3, "")
@@ -267,7 +94,7 @@ def test_without_a_daemon(tmp_path: Path, run: Any, arguments: list[str]) -> Non
 
 
 def test_a_daemon_that_does_not_answer(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracer.client.TIMEOUT_S", 0.2)
     monkeypatch.setattr("tracer.commands.shared.client.__defaults__", (0.2,))
@@ -282,7 +109,7 @@ def test_a_daemon_that_does_not_answer(
 @pytest.mark.parametrize(
     "reply", [b"SSH-2.0-x\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{]"]
 )
-def test_another_program_on_the_socket(tmp_path: Path, run: Any, reply: bytes) -> None:
+def test_another_program_on_the_socket(tmp_path: Path, run: Runner, reply: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -313,7 +140,7 @@ def test_another_program_on_the_socket(tmp_path: Path, run: Any, reply: bytes) -
         (["status", "--nope"], "No such option"),
     ],
 )
-def test_wrong_usage(run: Any, arguments: list[str], error: str) -> None:
+def test_wrong_usage(run: Runner, arguments: list[str], error: str) -> None:
     ran = run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert error in ran.err
@@ -321,14 +148,14 @@ def test_wrong_usage(run: Any, arguments: list[str], error: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, *cli.COMMANDS])
-def test_help_fits_and_has_examples(run: Any, name: str | None) -> None:
+def test_help_fits_and_has_examples(run: Runner, name: str | None) -> None:
     ran = run(*([name] if name else []), "--help")
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
     assert "Example" in ran.out or name is None
 
 
-def test_alone_it_prints_help_and_is_wrong_usage(run: Any) -> None:
+def test_alone_it_prints_help_and_is_wrong_usage(run: Runner) -> None:
     ran = run()
     assert ran.code == 2
     assert "Why was the first token slow?" in ran.err
@@ -341,7 +168,7 @@ def test_every_listing_takes_json() -> None:
         assert "as_json" in {parameter.name for parameter in command.params}
 
 
-def test_doctor_needs_no_daemon(run: Any, tmp_path: Path) -> None:
+def test_doctor_needs_no_daemon(run: Runner, tmp_path: Path) -> None:
     ran = run("--socket", str(tmp_path / "none"), "doctor", "--json")
     found = {fact["name"]: fact for fact in ran.json["facts"]}
     assert ran.json["daemon"] is False
@@ -351,7 +178,7 @@ def test_doctor_needs_no_daemon(run: Any, tmp_path: Path) -> None:
     assert all(len(text) <= 80 for text in run("doctor").out.splitlines())
 
 
-def test_doctor_takes_the_daemons_word_first(ask: Any) -> None:
+def test_doctor_takes_the_daemons_word_first(ask: Runner) -> None:
     ran = ask("doctor", "--json")
     found = {fact["name"]: fact for fact in ran.json["facts"]}
     assert (ran.code, ran.json["daemon"], ran.json["ok"]) == (1, True, False)
