@@ -29,17 +29,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_all_programs_attach(built: Path) -> None:
-    began = time.monotonic_ns()
+    began, began_cpu = time.monotonic_ns(), time.process_time_ns()
     with Kernel.open(path=built) as kernel:
         took_ms = (time.monotonic_ns() - began) / 1e6
+        cpu_ms = (time.process_time_ns() - began_cpu) / 1e6
         assert kernel.probes.missing == {}
         assert {g.group: g.attached for g in kernel.groups()} == dict.fromkeys(
             kernel.probes.groups, True
         )
         assert set(kernel.probes.programs) == set(BY_PROGRAM)
         assert kernel.lost() == {}
-    sys.stdout.write(f"\nopen to all attached: {took_ms:.1f} ms\n")
-    assert took_ms < 500
+    sys.stdout.write(f"\nopen to all attached: {took_ms:.1f} ms, {cpu_ms:.1f} ms of CPU\n")
+    assert cpu_ms < 500  # a busy machine says nothing about us
 
 
 def test_table_of_probes(built: Path) -> None:

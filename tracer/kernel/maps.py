@@ -30,6 +30,10 @@ class Table:
     def delete(self, key: bytes) -> bool:
         return libbpf.delete(self.fd, key)
 
+    def take(self, key: bytes) -> bytes | None:
+        """Delete; the value as it was then."""
+        return libbpf.lookup_and_delete(self.fd, key, self.value_size)
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries, in batches where the kernel can; others may come and go meanwhile."""
         if self._batches:

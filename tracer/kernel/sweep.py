@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tracer.errors import RecordError
-from tracer.kernel import layouts, libbpf, wire
+from tracer.kernel import layouts, wire
 from tracer.kernel.maps import Table
 from tracer.records import Insert, Span
 
@@ -65,7 +65,7 @@ class Sweeper:
         """Delete a quiet span whose thread is gone; the last state of it, None if it stays."""
         if not crowded and os.path.exists(f"/proc/{span.tgid}/task/{span.tid}"):
             return None
-        last = libbpf.lookup_and_delete(self._spans.fd, key, self._spans.value_size)
+        last = self._spans.take(key)
         return provisional(key, last if last is not None else value) or span
 
     def end_of(self, tgid: int) -> list[Span]:
@@ -74,7 +74,7 @@ class Sweeper:
         for key, value in list(self._spans.items()):
             if layouts.SPAN_STATE.packer.unpack(value)[1] != tgid:
                 continue
-            last = libbpf.lookup_and_delete(self._spans.fd, key, self._spans.value_size)
+            last = self._spans.take(key)
             told = self._told.pop(key, None)
             span = provisional(key, last if last is not None else value)
             if span is not None and told != last:
