@@ -61,14 +61,28 @@ def _probes(probes: list[Json], paint: Paint) -> list[str]:
     return lines
 
 
+_LOST_ADVICE = {
+    "table": "a table in the kernel was full: too many files or threads at once",
+    "lookup": "the kernel could not say which file these belonged to",
+    "packet": "raise [probes] packet_ring_kb in the configuration",
+    "": "raise [probes] ring_kb in the configuration",
+}
+"""By how the name of the kind ends; `packet` and all others were lost to a full ring."""
+
+
 def _lost(lost: Json, paint: Paint) -> list[str]:
     counts = {kind: count for kind, count in lost.items() if count}
     if not counts:
         return ["Lost     no records"]
     text = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     lines = [paint("bad", line) for line in wrap(text, COLUMNS, "Lost     ", " " * 9)]
-    advice = "raise [probes] ring_kb and packet_ring_kb in the configuration"
-    return lines + wrap(advice, COLUMNS, "      -> ", " " * 9)
+    for advice in dict.fromkeys(map(_lost_advice, counts)):
+        lines += wrap(advice, COLUMNS, "      -> ", " " * 9)
+    return lines
+
+
+def _lost_advice(kind: str) -> str:
+    return _LOST_ADVICE.get(kind.rpartition(".")[2], _LOST_ADVICE[""])
 
 
 def _cost(cost: Json) -> list[str]:

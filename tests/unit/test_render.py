@@ -103,6 +103,22 @@ def test_a_status_without_servers_and_with_trouble() -> None:
     assert "2 requests were dropped" in text
 
 
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("span", "raise [probes] ring_kb in the configuration"),
+        ("packet", "raise [probes] packet_ring_kb in the configuration"),
+        ("span.table", "a table in the kernel was full: too many files or threads at once"),
+        ("span.lookup", "the kernel could not say which file these belonged to"),
+    ],
+)
+def test_each_kind_of_loss_has_its_own_advice(kind: str, advice: str) -> None:
+    state = replace(STATUS, lost={kind: 7})
+    lines = render_state.status(answers_state.status(state), UTC)
+    start = lines.index(f"Lost     7 {kind}")
+    assert lines[start + 1] == f"      -> {advice}"
+
+
 def test_times_are_local() -> None:
     zone = timezone(timedelta(hours=9))
     assert render.moment("2026-01-31T23:00:00.123Z", zone) == ("2026-02-01", "08:00:00.123")
