@@ -1,4 +1,4 @@
-"""Segments of watched ports: crafted ones in the kernel's test run, real ones over loopback."""
+"""Real servers over loopback: every boundary, who listens, connects and takes bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf import segments
-from tests.bpf.segments import Listener, ipv4, ipv6, tcp
+from tests.bpf.segments import Listener
 from tests.workloads.stub_clients import Seen, call, streams
 from tests.workloads.stub_server import ROOT, StubServer
 from tests.workloads.waiting import wait_for
-from tracer.errors import KernelError
-from tracer.http import ACK, FIN, RST, SYN
-from tracer.kernel import libbpf
+from tracer.http import SYN
 from tracer.kernel.loader import Kernel
 from tracer.kernel.wire import RawPacket
 from tracer.records import (
@@ -43,19 +40,6 @@ from tracer.records import (
 )
 
 pytestmark = pytest.mark.kernel
-PORT, CLIENT = 8080, 40000
-PSH = 8
-CONN4 = Conn(0, "192.0.2.1", PORT, "198.51.100.7", CLIENT)
-CONN6 = Conn(0, "2001:db8::1", PORT, "2001:db8::2", CLIENT)
-
-
-@pytest.fixture
-def crafted(built: Path) -> Iterator[Kernel]:
-    """Nothing attached; the port is watched. A test run has no socket: port and netns are 0."""
-    with Kernel.open(path=built, attach=False) as kernel:
-        kernel.watch_port(0, PORT)
-        kernel.watch_port(0, 0)
-        yield kernel
 
 
 @pytest.fixture
@@ -64,104 +48,6 @@ def kernel(built: Path) -> Iterator[Kernel]:
     with Kernel.open(off=("files", "faults", "cache"), path=built) as opened:
         opened.watch(os.getpid())
         yield opened
-
-
-def run(kernel: Kernel, frame: bytes, egress: bool = False) -> list[RawPacket]:
-    """The records of one test run; the packet must be let through."""
-    program = kernel.program("ttft_egress" if egress else "ttft_ingress")
-    assert libbpf.run_test(program, frame)[0] == 1
-    return [raw for raw in kernel.drain() if isinstance(raw, RawPacket)]
-
-
-def packet(conn: Conn, seq: int, ack: int, flags: int, payload: bytes = b"", *,
-           egress: bool = False) -> tuple[object, ...]:  # fmt: skip
-    return conn, egress, seq, ack, len(payload), payload, flags
-
-
-def told(raws: list[RawPacket]) -> list[tuple[object, ...]]:
-    return [(r.conn, r.egress, r.seq, r.ack, r.payload_len, r.payload, r.tcp_flags) for r in raws]
-
-
-def to_v4(inner: bytes, **more: object) -> bytes:
-    return ipv4(CONN4.client_ip, CONN4.server_ip, inner, **more)  # type: ignore[arg-type]
-
-
-def to_v6(inner: bytes, **more: object) -> bytes:
-    return ipv6(CONN6.client_ip, CONN6.server_ip, inner, **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 511, 512, 513, 1400, 3000])
-def test_payload_is_copied_whole(crafted: Kernel, size: int) -> None:
-    payload = os.urandom(size)
-    inner = tcp(CLIENT, PORT, 5, 6, ACK | PSH, payload)
-    back = tcp(PORT, CLIENT, 0xFFFFFFFF, 0x80000000, ACK, payload)
-    assert told(run(crafted, to_v4(inner))) == [packet(CONN4, 5, 6, ACK | PSH, payload)]
-    assert told(run(crafted, to_v6(inner))) == [packet(CONN6, 5, 6, ACK | PSH, payload)]
-    expected = packet(CONN4, 0xFFFFFFFF, 0x80000000, ACK, payload, egress=True)
-    frame = ipv4(CONN4.server_ip, CONN4.client_ip, back)
-    assert told(run(crafted, frame, egress=True)) == [expected]
-
-
-def test_options_and_extension_headers_are_skipped(crafted: Kernel) -> None:
-    stamped = tcp(CLIENT, PORT, 1, 2, ACK, b"GET /", options=b"\x01\x01\x08\x0a" + bytes(8))
-    want4, want6 = ([packet(c, 1, 2, ACK, b"GET /")] for c in (CONN4, CONN6))
-    assert told(run(crafted, to_v4(stamped))) == want4
-    assert told(run(crafted, to_v4(stamped, options=bytes(40)))) == want4
-    hop = b"\x3c\x00" + b"\x05\x02" + bytes(4)  # hop-by-hop, then destination options
-    destination = b"\x2b\x01" + bytes(14)  # 16 bytes, then routing
-    routing = b"\x33\x00" + bytes(6)  # then authentication
-    authentication = b"\x06\x04" + bytes(22)  # 24 bytes, then TCP
-    chain = hop + destination + routing + authentication
-    assert told(run(crafted, to_v6(stamped, extensions=chain, following=0))) == want6
-    jumbo = b"\x06\x00\xc2\x04" + (100_000).to_bytes(4, "big")
-    assert told(run(crafted, to_v6(stamped, extensions=jumbo, following=0))) == want6
-    endless = (b"\x3c\x00" + bytes(6)) * 20
-    assert run(crafted, to_v6(stamped, extensions=endless, following=60)) == []
-
-
-def test_bare_acknowledgements_count_from_the_server_only(crafted: Kernel) -> None:
-    assert run(crafted, to_v4(tcp(CLIENT, PORT, 1, 2, ACK))) == []
-    frame = ipv4(CONN4.server_ip, CONN4.client_ip, tcp(PORT, CLIENT, 3, 4, ACK))
-    assert told(run(crafted, frame, egress=True)) == [packet(CONN4, 3, 4, ACK, egress=True)]
-    for flags in (SYN, FIN | ACK, RST):
-        frame = to_v4(tcp(CLIENT, PORT, 1, 2, flags))
-        assert told(run(crafted, frame)) == [packet(CONN4, 1, 2, flags)]
-
-
-def test_out_of_order_segments_come_as_they_are(crafted: Kernel) -> None:
-    parts = {1: b"GET / HT", 9: b"TP/1.1\r\n", 17: b"\r\n"}
-    seen = []
-    for seq in (9, 1, 9, 17):
-        seen += run(crafted, to_v4(tcp(CLIENT, PORT, seq, 1, ACK, parts[seq])))
-    assert [(r.seq, r.payload) for r in seen] == [(s, parts[s]) for s in (9, 1, 9, 17)]
-    times = [r.ts_ns for r in seen]
-    assert times == sorted(times) and times[-1] <= time.monotonic_ns()
-
-
-def test_what_is_not_ours_is_left_alone(crafted: Kernel) -> None:
-    good = tcp(CLIENT, PORT, 1, 2, ACK, b"payload")
-    for frame in (
-        to_v4(good, protocol=17),
-        to_v4(good, fragment=0x2003),
-        to_v6(good, following=17),
-        to_v6(good, following=44, extensions=b"\x06\x00" + bytes(6)),
-        to_v4(tcp(CLIENT, PORT + 1, 1, 2, ACK, b"payload")),
-        segments.ETHERNET[4] + b"\x95" + bytes(60),
-        segments.ETHERNET[4] + b"\x41" + bytes(60),
-        to_v4(good[:12] + b"\x40" + good[13:]),  # a header of 16 bytes
-        to_v4(good[:12] + b"\xf0" + good[13:]),  # a header beyond the end
-    ):
-        assert run(crafted, frame) == []
-    for frame in (to_v4(good), to_v6(good)):
-        for length in range(14, len(frame) - len(good) + 20):  # no test run is shorter
-            try:
-                assert run(crafted, frame[:length]) == []
-            except KernelError as error:  # no IP header: the kernel itself refuses
-                assert "Invalid argument" in error.message
-    assert crafted.lost() == {}
-
-
-# --- live -----------------------------------------------------------------------------
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -304,6 +190,20 @@ def test_one_byte_at_a_time(kernel: Kernel, host: str) -> None:
     assert [r.payload for r in arrivals if r.payload] == [bytes([b]) for b in request]
 
 
+def place(raw: Listen | Unlisten) -> tuple[int, int]:
+    return raw.netns, raw.port
+
+
+def ports_of(listener: Listener, port: int | None = None) -> list[Listen | Unlisten]:
+    """What was told of listeners; of one port, for others on this machine listen as well."""
+    found = (r for r in listener.raws if isinstance(r, Listen | Unlisten))
+    return [r for r in found if port is None or r.port == port]
+
+
+def closed(listener: Listener, port: int) -> bool:
+    return any(isinstance(r, Unlisten) for r in ports_of(listener, port))
+
+
 def test_listen_connect_take_and_unlisten(kernel: Kernel) -> None:
     listener = Listener(kernel)
     netns, me = os.stat("/proc/self/ns/net").st_ino, os.getpid()
@@ -313,14 +213,14 @@ def test_listen_connect_take_and_unlisten(kernel: Kernel) -> None:
         response(client)
         client.sendall(post(b"{}"))
         response(client)
-    listener.until(lambda: any(isinstance(r, Unlisten) for r in listener.raws), "the end")
-    kinds = (Listen, Unlisten, Connect, Take)
-    found = [r for r in listener.raws if isinstance(r, kinds)]
+    listener.until(lambda: closed(listener, port), "the end")
+    ours = ports_of(listener, port)
+    found = [r for r in listener.raws if isinstance(r, Connect | Take) or r in ours]
     assert [(type(r), getattr(r, "tgid", None), getattr(r, "conn", None)) for r in found] == [
         (Listen, me, None), (Connect, me, conn), (Take, me, conn), (Take, me, conn),
         (Unlisten, None, None),
     ]  # fmt: skip
-    assert {(r.netns, r.port) for r in found if isinstance(r, Listen | Unlisten)} == {(netns, port)}
+    assert {place(r) for r in ours} == {(netns, port)}
     connect, take = found[1], found[2]
     assert isinstance(connect, Connect) and connect.tid == threading.get_native_id()
     assert isinstance(take, Take) and take.tid != me  # the server's thread
@@ -349,14 +249,13 @@ def test_the_port_goes_with_the_last_of_its_listeners(kernel: Kernel) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", first.getsockname()[1]))
         sock.listen()
+    port = first.getsockname()[1]
     first.close()
     listener.drain()
-    assert [type(r) for r in listener.raws if isinstance(r, Listen | Unlisten)] == [Listen] * 2
+    assert [type(r) for r in ports_of(listener, port)] == [Listen] * 2
     second.close()
-    listener.until(lambda: any(isinstance(r, Unlisten) for r in listener.raws), "the end")
-    assert [type(r) for r in listener.raws if isinstance(r, Listen | Unlisten)] == [
-        Listen, Listen, Unlisten,
-    ]  # fmt: skip
+    listener.until(lambda: closed(listener, port), "the end")
+    assert [type(r) for r in ports_of(listener, port)] == [Listen, Listen, Unlisten]
 
 
 def test_a_stranger_is_told_to_listen_and_no_more(kernel: Kernel) -> None:
@@ -366,13 +265,14 @@ def test_a_stranger_is_told_to_listen_and_no_more(kernel: Kernel) -> None:
         client.sendall(post(b"{}"))
         response(client)
     listener.drain()
-    assert [(type(r), getattr(r, "port", None)) for r in listener.raws] == [(Listen, port)]
+    assert [type(r) for r in ports_of(listener, port)] == [Listen]
+    assert all(isinstance(r, Listen) for r in listener.raws)
 
 
 def test_two_hundred_streams_lose_no_boundary(kernel: Kernel) -> None:
     listener = Listener(kernel)
     with StubServer(chunks=30) as stub:
-        listener.until(lambda: any(isinstance(r, Listen) for r in listener.raws), "the listener")
+        listener.until(lambda: bool(ports_of(listener, stub.port)), "the listener")
         seen: list[Seen] = []
         request = call("beta")
         work = threading.Thread(
@@ -403,14 +303,8 @@ def test_the_same_port_in_two_namespaces(kernel: Kernel) -> None:
         with StubServer(chunks=3, port=here.port, prefix=enter) as there:
             names = [os.stat(f"/proc/{s.pid}/ns/net").st_ino for s in (here, there)]
             assert names[0] != names[1] and here.port == there.port
-            listens = [(r.netns, r.port) for r in listener.raws if isinstance(r, Listen)]
-            listener.until(
-                lambda: (
-                    {(r.netns, r.port) for r in listener.raws if isinstance(r, Listen)}
-                    == {(name, here.port) for name in names}
-                ),
-                f"both listeners, {listens}",
-            )
+            both = {(name, here.port) for name in names}
+            listener.until(lambda: both <= set(map(place, ports_of(listener))), "both listeners")
             asyncio.run(streams("127.0.0.1", here.port, 1, call("a")))
             client = (
                 "import asyncio, sys; from tests.workloads.stub_clients import call, streams; "
