@@ -76,7 +76,15 @@ def _cause(case: Case, base: Baseline, phase: str) -> str:
     if phase == "prefill":
         return _prefill_cause(case, base)
     stages = {s: n for s, n in case.phases.stages_ns.items() if s.partition(".")[0] == phase}
-    return max(stages, key=lambda s: (stages[s], -codes.STAGES.index(s)), default=f"{phase}.rest")
+    return _largest(stages, phase)
+
+
+def _largest(stages: dict[str, int], phase: str) -> str:
+    """The longest stage that is told apart; the rest only where hardly anything is."""
+    rest = f"{phase}.rest"
+    named = {s: n for s, n in stages.items() if s != rest}
+    top = max(named, key=lambda s: (named[s], -codes.STAGES.index(s)), default=rest)
+    return top if named.get(top, 0) * _EXPANDED_PART >= sum(stages.values()) else rest
 
 
 def _prefill_cause(case: Case, base: Baseline) -> str:
@@ -84,7 +92,7 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
         s: n for s, n in case.phases.stages_ns.items()
         if s.startswith("prefill.") and s != "prefill.decode"
     }  # fmt: skip
-    largest = max(stages, key=lambda s: (stages[s], -codes.STAGES.index(s)), default="prefill.rest")
+    largest = _largest(stages, "prefill")
     if largest != "prefill.prompt" or case.uncached_tokens is None:
         return largest
     expected = base.prefill_ns(case.uncached_tokens)
@@ -94,12 +102,16 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
 
 
 def advice(cause: str, why: tuple[str, ...]) -> str | None:
-    """The antecedent's advice, being nearer to what can be changed, else the cause's."""
-    for code in why:
-        found = codes.get(code, "why")
-        if found and found.advice:
-            return found.advice
+    """The antecedent's advice, being nearer to what can be changed, else the cause's.
+
+    Antecedents of a load say nothing about a long wait or prompt, nor the other way round.
+    """
     found = codes.get(cause, "stage", "cause")
+    cold = found is not None and found.phase in _COLD
+    for code in why:
+        reason = codes.get(code, "why")
+        if reason and reason.advice and (reason.phase in _COLD) == cold:
+            return reason.advice
     return found.advice if found else None
 
 
@@ -109,21 +121,17 @@ def switch_is_cause(case: Case) -> bool | None:
     A switch that started nothing, brought nothing in and was not waited for is correlation.
     So is a load without a switch: first of all, after sleep, or from a cache that was emptied.
     """
-    stages, e = case.phases.stages_ns, case.evidence
-    took = case.took_ns or 0
-    if sum(stages.get(s, 0) for s in _SWITCH_STAGES) * _EXPANDED_PART >= max(took, 1):
+    waited = sum(case.stage_ns(s) for s in _SWITCH_STAGES)
+    if waited * _EXPANDED_PART >= max(case.took_ns or 0, 1):
         return True
-    own_start = any(stages.get(s) for s in ("spawn.exec", "spawn.fit", "evict.stop", "evict.wait"))
-    changed = own_start or e.resident_before is False
-    switched = case.facts.switched_from is not None
-    if switched:
-        if changed:
-            return True
-        read = reasons.read_from_disk(e, case.facts)
-        if e.resident_before is None and not case.timeline.engine_seen:
-            return True if read else None
+    if case.facts.switched_from is None and not reasons.evicted_other(case.evidence, case.timeline):
         return False
-    return e.previous_model is None and changed and case.phase_ns("evict") > 0
+    resident = case.evidence.resident_before
+    if any(case.phase_ns(p) for p in ("evict", "spawn")) or resident is False:
+        return True
+    if resident is None and not case.timeline.engine_seen:
+        return True if reasons.read_from_disk(case.evidence, case.facts) else None
+    return False
 
 
 def _confidence(case: Case, base: Baseline, phase: str, cause: str) -> float:

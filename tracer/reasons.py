@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer import scene, startup
-from tracer.derived import Facts, Phases
+from tracer.derived import Facts, Phases, Timeline
 from tracer.eviction import ENDING
 from tracer.evidence import Evidence, Life
 from tracer.facts import own_files
@@ -36,6 +36,26 @@ def read_from_disk(e: Evidence, facts: Facts) -> bool:
     return bytes_ * _SOME_PART >= max(total_size(e), _SOME_PART)
 
 
+def evicted(e: Evidence, t: Timeline) -> list[Life]:
+    """Old runners that were stopped for this request."""
+    tgids = {x.tgid for x in t.claims if x.stage == "evict.stop"}
+    return [x for x in e.lives if x.tgid in tgids]
+
+
+def evicted_other(e: Evidence, t: Timeline) -> str | None:
+    """The model of a runner that was stopped for this request, if it held another one."""
+    s = scene.of(e)
+    names = [x.command.model for x in evicted(e, t) if x.command and _other_weights(s, x)]
+    return next((name for name in names if name is not None), None)
+
+
+def _other_weights(s: Scene, life: Life) -> bool:
+    mine, old = s.life.command if s.life else None, life.command
+    if mine is None or old is None:
+        return True
+    return (mine.model_path or mine.model) != (old.model_path or old.model)
+
+
 def death_of(s: Scene, life: Life) -> str | None:
     """What ended a runner that was not meant to end; None for a stop in good order."""
     if life.exit_ns is None or life.exit_signal in _CRASHES:
@@ -62,8 +82,7 @@ def _predecessor(s: Scene, start: Start) -> Life | None:
         and may_run_models(s.e, x)
         and x.exit_ns is not None
         and x.exit_ns <= start.begin_ns
-        and x.command is not None
-        and (x.command.model_path or x.command.model) == (mine.model_path or mine.model)
+        and not _other_weights(s, x)
     ]
     return max(gone, key=lambda x: x.exit_ns or 0, default=None)
 

@@ -120,7 +120,9 @@ def _reach_ns(scene: Scene, starts: list[Start]) -> int:
 
 def drain(scene: Scene, starts: list[Start], evictions: list[Eviction]) -> Iterator[Wait]:
     """Requests on other runners that had to end before the switch this one needed."""
-    if not starts and scene.hop_ns is not None:
+    if scene.hop_ns is not None and not starts:
+        return
+    if starts and not evictions:
         return
     until = _reach_ns(scene, starts)
     leaving = {x.life.tgid: x.begin_ns for x in evictions}

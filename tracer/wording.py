@@ -39,8 +39,9 @@ def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
     }.get(phase, _plain)  # fmt: skip
     text = f"{seconds(took)} of {seconds(whole)} ({_share(took, whole)}) went to {phase}: "
     text += body(case, cause)
-    if phase not in ("evict", "queue") and facts.switched_from and case.phase_ns("evict"):
-        text += f", after {facts.switched_from} had been stopped to make room"
+    old = reasons.evicted_other(case.evidence, t)
+    if phase not in ("evict", "queue") and old and case.phase_ns("evict"):
+        text += f", after {old} had been stopped to make room"
     text += _antecedents(why, facts)
     if case.outcome == "client_gone":
         text += "; the client then gave up"
@@ -80,7 +81,7 @@ def _queue(case: Case, cause: str) -> str:
 
 
 def _evict(case: Case, cause: str) -> str:
-    old = case.facts.switched_from or "the old runner"
+    old = reasons.evicted_other(case.evidence, case.timeline) or "the old runner"
     stop = case.stage_ns("evict.stop")
     wait = case.stage_ns("evict.wait")
     return f"stopping {old} took {seconds(stop)}, waiting before the next start {seconds(wait)}"
@@ -100,6 +101,12 @@ def _spawn(case: Case, cause: str) -> str:
 
 
 def _load(case: Case, cause: str) -> str:
+    header = case.stage_ns("load.meta")
+    text = f"parsing the header took {seconds(header)}, and " if cause == "load.meta" else ""
+    return text + _bytes(case)
+
+
+def _bytes(case: Case) -> str:
     facts = case.facts
     files = own_files(scene.of(case.evidence))
     file = files[0] if files else None

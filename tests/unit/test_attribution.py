@@ -130,7 +130,7 @@ def test_near_ties_are_both_named_in_the_tables_order(
 
 
 def test_cause_is_the_largest_stage_of_the_dominant_phase() -> None:
-    stages = {"load.meta": 300, "load.disk": 500, "load.cache": 100, "load.rest": 200}
+    stages = {"load.meta": 300, "load.disk": 500, "load.cache": 100, "load.rest": 700}
     assert attribution.judge(case(stages)).cause == "load.disk"
 
 
@@ -190,6 +190,11 @@ def test_every_verdict_comes_with_advice() -> None:
     )
     assert attribution.advice("load.disk", ()) is not None
     assert attribution.advice("unheard of", ()) is None
+
+
+def test_advice_on_loading_is_none_for_a_long_prompt() -> None:
+    prompt = attribution.advice("prefill.prompt", ())
+    assert attribution.advice("prefill.prompt", ("evicted.pagecache",)) == prompt
 
 
 def test_excess_without_a_baseline_is_the_phase() -> None:

@@ -79,6 +79,32 @@ def test_the_first_load_of_all_is_no_switch() -> None:
     assert verdict(derive(e)) == ("load", "load.disk", (), False)
 
 
+def test_the_model_that_was_stopped_is_named_whoever_was_asked_last() -> None:
+    """Loaded by an administrator, no request of it: the switch is from it all the same."""
+    d = derive(router(previous_model="beta", baseline=warm()))
+    assert d.facts.switched_from is None
+    assert d.spike.switch_is_cause is True
+    assert "after alpha had been stopped to make room" in (d.spike.because or "")
+
+
+def test_requests_on_other_runners_are_no_drain_where_nothing_had_to_go() -> None:
+    busy = other(16, arrival=-500, model="gamma", runner=500, runner_arrival=-499, end=5000)
+    lives = (front(), life(500, "gamma"), life(NEW, "beta", fork=67, exec=69))
+    d = derive(router(lives=lives, others=(busy,), previous_model="gamma"))
+    assert d.timeline.waited_for == ()
+    assert d.phases.stages_ns.get("queue.drain") is None
+    assert d.phases.stages_ns["queue.front"] == 65_700_000
+
+
+def test_a_header_that_took_longest_is_told() -> None:
+    late = span(5000, 5014, "mmap", SIZE, token=4, populate=True)
+    d = derive(cold_router(spans=(metadata(300.5, 500, 3), late), inserts=(), baseline=warm()))
+    assert verdict(d) == ("load", "load.meta", (), True)
+    assert "parsing the header took 4.45 s, and 253 MB of beta.gguf came from" in (
+        d.spike.because or ""
+    )
+
+
 def test_a_tensor_read_twice_past_the_page_cache_is_no_refault() -> None:
     reads = (metadata(300.5, 500, 3), span(600, 5860, "read_direct", 17 * SIZE // 10, token=4))
     d = derive(cold_router(spans=reads, inserts=(), baseline=warm()))
