@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -22,6 +22,8 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
+Program = Literal["llama-server", "ollama", "llama-swap", "local-ai", "vllm"]
+"""As tracer/servers.py names them."""
 # A Unix socket address holds 108 bytes, one of them the final NUL.
 SocketPath = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=107)]
 
@@ -35,12 +37,12 @@ class ServerEntry(_Section, frozen=True):
 
     A process is it when every condition given holds: its executable is `exe`, its command
     line contains `command`, it listens on `port`. `program` says which known program it
-    behaves like (`llama-server`, `ollama`, `llama-swap`, `localai`, `vllm`).
+    behaves like.
     """
 
     name: Name
     port: Port | None = None
-    program: Name | None = None
+    program: Program | None = None
     exe: Absolute | None = None
     command: Name | None = None
 
@@ -160,6 +162,8 @@ def _explain(name: str, text: str, error: str) -> ConfigError:
         int(index) if index else key
         for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
     ]
+    if what.startswith("Invalid enum value"):
+        what = f"not one of {', '.join(get_args(Program))}"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
         steps.append(unknown[1])

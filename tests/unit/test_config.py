@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tracer.config import (
     Config,
     HistorySection,
     ProbesSection,
+    Program,
     ServerEntry,
     SpikeSection,
     keys,
@@ -20,6 +22,7 @@ from tracer.config import (
 )
 from tracer.errors import ConfigError
 from tracer.records import Settings
+from tracer.servers import parse_command
 
 WHOLE = b"""\
 socket = "/tmp/t.sock"
@@ -106,6 +109,11 @@ def test_an_empty_file_is_all_defaults() -> None:
             "line 5: `name` is missing",
             "in [[server]]",
         ),
+        (
+            "[[server]]\nname='a'\nport=1\nprogram='olama'",
+            "line 4: `program`: not one of llama-server, ollama, llama-swap, local-ai, vllm",
+            "in [[server]]",
+        ),
         ("[[server]]\nname='a'", "line 2: nothing says which process `a` is", "at least one"),
         (
             "[[server]]\nname='a'\nport=1\n[[server]]\nname='a'\nport=2",
@@ -119,6 +127,13 @@ def test_wrong_files_are_named_with_line_and_hint(text: str, message: str, hint:
         parse(text.encode(), "/etc/c.toml")
     assert f"/etc/c.toml, {message}" in caught.value.message
     assert hint in str(caught.value.hint)
+
+
+def test_programs_are_those_that_are_recognised() -> None:
+    for name in get_args(Program):
+        command = parse_command(f"/usr/bin/{name}", [name, "serve"])
+        assert command is not None
+        assert command.program == name
 
 
 def test_not_text() -> None:
