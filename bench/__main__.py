@@ -20,6 +20,7 @@ from pathlib import Path
 from bench import accuracy, footprint, overhead, scale, unrelated
 from bench.common import Plan, Row, say
 from tests.workloads import bpf
+from tracer.errors import TtftError
 
 BENCHES: dict[str, Callable[[Plan], list[Row]]] = {
     "overhead": overhead.run,
@@ -28,7 +29,14 @@ BENCHES: dict[str, Callable[[Plan], list[Row]]] = {
     "scale": scale.run,
     "accuracy": accuracy.run,
 }
-TROUBLE = (OSError, RuntimeError, LookupError, ValueError, subprocess.SubprocessError)
+TROUBLE = (
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    subprocess.SubprocessError,
+    TtftError,
+)
 WORD = {True: "ok", False: "MISSED", None: ""}
 
 

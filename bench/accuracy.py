@@ -24,7 +24,8 @@ def run(plan: Plan) -> list[Row]:
                 pagecache.drop(plan.models / f"{model}.gguf")
             replies += [asker.warm(model, 4) for _ in range(4)]
         pairs = list(zip(daemon.explained(replies), replies, strict=True))
-    return [_client(pairs), _prompt(pairs), _other(pairs), _complete(pairs)]
+        lost = daemon.get("/v1/status")["lost"]
+    return [_client(pairs), _prompt(pairs), _other(pairs), _complete(pairs, lost)]
 
 
 def _client(pairs: Sequence[Pair]) -> Row:
@@ -74,8 +75,10 @@ def _other(pairs: Sequence[Pair]) -> Row:
     )
 
 
-def _complete(pairs: Sequence[Pair]) -> Row:
+def _complete(pairs: Sequence[Pair], lost: dict[str, int]) -> Row:
     reasons = sorted({str(i["incomplete_because"]) for i, _ in pairs if not i["complete"]})
     whole = sum(item["complete"] for item, _ in pairs)
     text = f"{whole} of {len(pairs)}" + (f" ({'; '.join(reasons)})" if reasons else "")
-    return Row("requests seen completely", text, data={"complete": whole, "reasons": reasons})
+    return Row(
+        "requests seen completely", text, data={"complete": whole, "reasons": reasons, "lost": lost}
+    )
