@@ -24,13 +24,14 @@ weights = open(sys.argv[1], "rb")
 mapped = mmap.mmap(weights.fileno(), 0, access=mmap.ACCESS_READ)
 mapped[0]
 listener = socket.create_server(("127.0.0.1", 0))
+hop = socket.create_connection(listener.getsockname())
 print(listener.getsockname()[1], flush=True)
 sys.stdin.read()
 """
 
 
 class Running:
-    """A process that calls itself llama-server, has a file mapped and listens."""
+    """A process that calls itself llama-server: a file mapped, a port, a connection to itself."""
 
     def __init__(self, folder: Path) -> None:
         self.weights = folder / "beta model.gguf"

@@ -1,0 +1,186 @@
+"""Which processes belong to which server: from real processes, with the kernel side noted down."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_host import Running
+from tracer.host import files, proc
+from tracer.host.discovery import Discovery, Rule
+from tracer.kernel.wire import RawExec, RawFile, RawMagic
+from tracer.records import (
+    AnyRecord,
+    Connect,
+    Exec,
+    Exit,
+    File,
+    Fork,
+    Listen,
+    Process,
+    Server,
+    Unlisten,
+)
+
+
+class Noted:
+    """Stands in for the kernel side: notes what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+        self.let_go: list[int] = []
+        self.files: set[tuple[int, int]] = set()
+        self.ports: set[tuple[int, int]] = set()
+        self.comms: set[str] = set()
+
+    def watch(self, tgid: int) -> None:
+        self.watched.add(tgid)
+
+    def unwatch(self, tgid: int) -> None:
+        self.let_go.append(tgid)
+
+    def track_file(self, dev: int, ino: int) -> None:
+        self.files.add((dev, ino))
+
+    def watch_port(self, netns: int, port: int) -> None:
+        self.ports.add((netns, port))
+
+    def add_server_comm(self, comm: str) -> None:
+        self.comms.add(comm)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    server = Running(tmp_path)
+    yield server
+    server.stop()
+
+
+def about(records: list[AnyRecord], tgid: int) -> list[AnyRecord]:
+    """Those of one process: others may run on this machine."""
+    return [r for r in records if getattr(r, "tgid", None) == tgid]
+
+
+def test_a_running_server_is_adopted_whole(running: Running) -> None:
+    kernel, tgid = Noted(), running.process.pid
+    discovery = Discovery(kernel)
+    records = discovery.start(5)
+    process, listen, server, _hop = about(records, tgid)
+    netns, info = proc.netns(tgid), running.weights.stat()
+    assert isinstance(process, Process)
+    assert listen == Listen(ts_ns=5, tgid=tgid, netns=netns, port=running.port)
+    assert server == Server(
+        ts_ns=5, name=f"llama-server:{running.port}", program="llama-server", tgid=tgid,
+        netns=netns, port=running.port,
+    )  # fmt: skip
+    key = (files.kernel_dev(info.st_dev), info.st_ino)
+    assert key in {(r.dev, r.ino) for r in records if isinstance(r, File) and r.fmt == "gguf"}
+    assert key in kernel.files
+    assert tgid in kernel.watched
+    assert (netns, running.port) in kernel.ports
+    assert {"llama-server", "ollama"} <= kernel.comms
+    assert discovery.ports_of(tgid) == [(netns, running.port)]
+
+
+def test_a_rule_names_a_server_that_is_not_known(tmp_path: Path) -> None:
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    argv = ["odd", "-c", code, str(tmp_path)]
+    child = subprocess.Popen(
+        argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        discovery = Discovery(Noted(), [Rule(name="mine", command=str(tmp_path))])
+        (process,) = about(discovery.start(1), child.pid)
+        assert isinstance(process, Process)
+        assert process.command is not None
+        assert (process.command.program, process.command.role) == ("custom", "single")
+        (_, server) = discovery.translate(Listen(ts_ns=2, tgid=child.pid, netns=9, port=70))
+        assert isinstance(server, Server)
+        assert (server.name, server.port) == ("mine", 70)
+    finally:
+        child.communicate(b"")
+
+
+def test_a_stranger_that_listens_is_a_server_by_its_port_or_not_at_all() -> None:
+    """Our own process stands for the stranger."""
+    kernel, me = Noted(), os.getpid()
+    discovery = Discovery(kernel, [Rule(name="by port", port=70)])
+    assert discovery.translate(Listen(ts_ns=1, tgid=me, netns=9, port=71)) == []
+    assert me not in kernel.watched
+    records = about(discovery.translate(Listen(ts_ns=2, tgid=me, netns=9, port=70)), me)
+    assert [type(r) for r in records] == [Process, Listen, Server]
+    assert me in kernel.watched
+    assert (9, 70) in kernel.ports
+
+
+def test_a_program_that_only_shares_a_name_is_let_go() -> None:
+    kernel = Noted()
+    raw = RawExec(ts_ns=1, tgid=os.getpid(), comm="ollama", filename="/usr/bin/ollama")
+    assert Discovery(kernel).translate(raw) == []
+    assert kernel.let_go == [os.getpid()]
+
+
+def test_children_belong_to_the_server_until_they_exit(running: Running) -> None:
+    kernel, front = Noted(), running.process.pid
+    discovery = Discovery(kernel)
+    discovery.start(1)
+    fork = Fork(ts_ns=2, parent=front, child=front + 4_000_000, comm="llama-server")
+    assert discovery.translate(fork) == [fork]
+    started = RawExec(ts_ns=3, tgid=fork.child, comm="llama-server", filename="/x/llama-server")
+    assert discovery.translate(started) == [
+        Exec(ts_ns=3, tgid=fork.child, comm="llama-server", exe="/x/llama-server")
+    ]
+    listen = Listen(ts_ns=4, tgid=fork.child, netns=9, port=70)
+    assert discovery.translate(listen) == [listen], "a runner's port is no server of its own"
+    assert discovery.ports_of(fork.child) == [(9, 70)]
+    gone = Exit(ts_ns=5, tgid=fork.child, code=0)
+    assert discovery.translate(gone) == [gone]
+    assert discovery.translate(gone) == []
+    assert discovery.ports_of(fork.child) == []
+    stranger = Fork(ts_ns=6, parent=fork.child, child=fork.child + 1, comm="x")
+    assert discovery.translate(stranger) == []
+
+
+def test_a_port_that_closes_is_forgotten(running: Running) -> None:
+    discovery = Discovery(Noted())
+    discovery.start(1)
+    ((netns, port),) = discovery.ports_of(running.process.pid)
+    closed = Unlisten(ts_ns=2, netns=netns, port=port)
+    assert discovery.translate(closed) == [closed]
+    assert discovery.ports_of(running.process.pid) == []
+
+
+def test_hops_that_are_open_already_are_known(running: Running) -> None:
+    """A connection from the server's own tree to one of its ports; ours is a client's."""
+    front = running.process.pid
+    with socket.create_connection(("127.0.0.1", running.port)) as client:
+        ours = client.getsockname()[1]
+        records = Discovery(Noted()).start(1)
+    (hop,) = (r for r in about(records, front) if isinstance(r, Connect))
+    assert (hop.conn.server_port, hop.conn.netns) == (running.port, proc.netns(front))
+    assert hop.conn.client_port != ours
+
+
+def test_content_beats_the_name_of_a_file() -> None:
+    discovery = Discovery(Noted())
+    raw = RawFile(
+        ts_ns=1, tgid=os.getpid(), dev=7, ino=8, size=2 << 20, fd=-1, name="/m/x.gguf"
+    )  # fmt: skip
+    (file,) = discovery.translate(raw)
+    assert file == File(ts_ns=1, dev=7, ino=8, size=2 << 20, path="/m/x.gguf", fmt="gguf")
+    same = RawMagic(ts_ns=2, tgid=1, dev=7, ino=8, data=b"GGUF\x03\0\0\0")
+    assert discovery.translate(same) == []
+    other = RawMagic(ts_ns=3, tgid=1, dev=7, ino=8, data=b"\x7fELF\x02\x01\x01\0")
+    assert discovery.translate(other) == [
+        File(ts_ns=3, dev=7, ino=8, size=2 << 20, path="/m/x.gguf", fmt=None)
+    ]
+    unknown = RawMagic(ts_ns=4, tgid=1, dev=7, ino=9, data=b"GGUF")
+    assert discovery.translate(unknown) == []
