@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracer import answers, answers_state
 from tracer.answers import Json, dumps
@@ -39,6 +40,7 @@ THREADS = 2
 CONNECTIONS_MAX = 64
 STREAMS_MAX = 10
 HEARTBEAT_S = 15.0
+HEAD_S = 10.0
 
 
 class Backend(Protocol):
@@ -305,6 +307,25 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Protocol(H11Protocol):
+    """A connection that asks nothing must not hold one of the few places for ever."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._patience = self.loop.call_later(HEAD_S, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 class ApiServer:
     """The interface on its socket: `start`, then `stop`, in one event loop.
 
@@ -324,7 +345,7 @@ class ApiServer:
         config = uvicorn.Config(
             app(backend),
             # h11 bounds the size of a header, httptools does not.
-            http="h11",
+            http=_Protocol,
             ws="none",
             loop="none",
             lifespan="off",

@@ -182,6 +182,23 @@ def test_a_head_without_end_is_cut_off(daemon: FakeDaemon) -> None:
     assert still_fine(daemon)
 
 
+@pytest.mark.parametrize("data", [b"", b"GET /v1/status HT"])
+def test_a_connection_that_asks_nothing_is_closed(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr(api, "HEAD_S", 0.05)
+    assert raw(daemon, data, half_close=False) == b""
+    assert still_fine(daemon)
+
+
+def test_a_request_may_take_longer_than_its_head(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "HEAD_S", 0.05)
+    stream = Client(str(daemon.socket)).get("/v1/records", {"for": "200ms"})
+    assert stream == b'{"t":"header"}\n'
+
+
 def test_too_many_connections_are_refused(daemon: FakeDaemon) -> None:
     held = []
     try:
