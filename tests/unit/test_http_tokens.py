@@ -245,6 +245,12 @@ def test_an_error_in_a_stream() -> None:
         assert reply.error
 
 
+def test_an_error_field_of_older_servers() -> None:
+    reply = Reply(1, "sse")
+    assert reply.feed(1, b'error: {"code":500,"message":"x"}\n\n') == []
+    assert reply.error
+
+
 def test_a_stream_under_another_content_type_is_recognised() -> None:
     for cut in range(1, 8):
         reply = Reply(1, None)

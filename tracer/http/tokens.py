@@ -96,6 +96,8 @@ class EventStream:
             self._size += len(line)
             if self._size <= MAX_LINE:
                 self._data.append(line[5:])
+        elif line.startswith(b"error:"):  # older llama-server: a field of its own
+            events.append(b'{"error":%b}' % line[6:])
         elif not line or line == b"\r":
             if self._data:
                 events.append(b"\n".join(self._data) if len(self._data) > 1 else self._data[0])
