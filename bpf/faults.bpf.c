@@ -2,6 +2,7 @@
 /* Page faults on tracked files. Software perf events of watched threads mark begin and
  * end of each fault, so other processes pay nothing.
  */
+#include "mappings.bpf.h"
 #include "spans.bpf.h"
 
 INLINE int on_fault_begin(u64 addr)
@@ -19,66 +20,64 @@ INLINE int on_fault_begin(u64 addr)
 	return 0;
 }
 
-/* Fill `slot` with what is mapped at `addr`; false when it cannot be told now. */
-INLINE bool learn_vma(struct thread *t, struct task_struct *task, u64 addr, struct vma_slot *slot)
+INLINE struct late_fault *late_slot(struct thread *t, u64 index)
 {
-	u64 generation = mm_generation(task->mm);
-	struct file_facts f = {};
-	struct ttft_file_id id = {};
-	struct vma_facts vma;
-
-	if (!find_vma(task, addr, &vma))
-		return false;
-	if (!file_facts(vma.file, &f) || !resolve(t, &f, -1, &id))
-		id = (struct ttft_file_id){};
-	slot->start = vma.start;
-	slot->end = vma.end;
-	slot->pgoff = vma.pgoff;
-	slot->generation = generation;
-	slot->file = id;
-	return true;
+	return index < LATE_FAULTS ? &t->late[index] : NULL;
 }
 
-INLINE bool slot_holds(const struct vma_slot *slot, u64 addr, u64 generation)
+/* Ask again when the next fault ends. */
+INLINE void keep_for_later(struct thread *t, const struct late_fault *fault)
 {
-	return addr >= slot->start && addr < slot->end && slot->generation == generation;
+	struct late_fault *late = late_slot(t, t->late_count);
+
+	if (late) {
+		*late = *fault;
+		t->late_count++;
+	} else {
+		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+	}
 }
 
-INLINE struct vma_slot *vma_at(struct thread *t, struct task_struct *task, u64 addr)
+/* A global function: verified once. 0 when the mapping cannot be told now. */
+__noinline int account(struct thread *t, struct late_fault *fault)
 {
-	u64 generation = mm_generation(task->mm);
+	struct event e = {.bytes = 4096};
 	struct vma_slot *slot;
 
-	if (slot_holds(&t->slots[0], addr, generation))
-		return &t->slots[0];
-	if (slot_holds(&t->slots[1], addr, generation))
-		return &t->slots[1];
-	t->next_slot ^= 1;
-	slot = t->next_slot & 1 ? &t->slots[1] : &t->slots[0];
-	slot->end = 0;
-	return learn_vma(t, task, addr, slot) ? slot : NULL;
-}
-
-INLINE int on_fault_end(u32 op)
-{
-	struct task_struct *task = current_task();
-	struct vma_slot *slot;
-	struct event e = {.op = op, .bytes = 4096};
-	struct thread *t = bpf_task_storage_get(&threads, task, NULL, 0);
-
-	if (!t || !t->fault_ns || !task->mm)
+	if (!t || !fault)
+		return 1;
+	slot = vma_at(t, fault->addr);
+	if (!slot)
 		return 0;
-	e.end_ns = bpf_ktime_get_ns();
-	e.start_ns = t->fault_ns;
-	t->fault_ns = 0;
-	slot = vma_at(t, task, t->fault_addr);
-	if (!slot || !slot->file.ino)
-		return 0;
+	if (!slot->file.ino)
+		return 1;
+	e.op = fault->op;
+	e.start_ns = fault->start_ns;
+	e.end_ns = fault->end_ns;
 	e.file = slot->file;
 	e.tgid_tid = bpf_get_current_pid_tgid();
 	add_event(&e);
 	if (slot->pgoff == 0 && t->seen.ino == slot->file.ino && t->seen_magic != 2)
 		take_magic(t, &slot->file, slot->start, slot->end - slot->start);
+	return 1;
+}
+
+INLINE int on_fault_end(u32 op)
+{
+	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL, 0);
+	struct late_fault fault = {.op = op}, *late;
+
+	if (!t || !t->fault_ns || !current_task()->mm)
+		return 0;
+	fault.end_ns = bpf_ktime_get_ns();
+	fault.start_ns = t->fault_ns;
+	fault.addr = t->fault_addr;
+	t->fault_ns = 0;
+	late = late_slot(t, t->late_count - 1);
+	if (late && account(t, late))
+		t->late_count--;
+	if (!account(t, &fault))
+		keep_for_later(t, &fault);
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* What watched processes do with large files, by system call. */
+#include "mappings.bpf.h"
 #include "spans.bpf.h"
 
 struct iovec {
@@ -70,17 +71,17 @@ INLINE bool enter_mmap(struct thread *t, struct task_struct *task, const struct 
 }
 
 /* madvise, munmap: told by the mapping at the address, which munmap takes away. */
-INLINE bool enter_mapping(struct thread *t, struct task_struct *task, long nr,
-			  const struct syscall_args *args)
+INLINE bool enter_mapping(struct thread *t, long nr, const struct syscall_args *args)
 {
-	struct file_facts f = {};
-	struct vma_facts vma;
+	struct vma_slot *slot = vma_at(t, args->a0);
 
-	if (!find_vma(task, args->a0, &vma) || !file_facts(vma.file, &f) ||
-	    !resolve(t, &f, -1, &t->file))
+	if (!slot)
+		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+	if (!slot || !slot->file.ino)
 		return false;
-	if (t->seen_magic != 2 && vma.pgoff == 0)
-		take_magic(t, &t->file, vma.start, vma.end - vma.start);
+	t->file = slot->file;
+	if (slot->pgoff == 0 && t->seen.ino == slot->file.ino && t->seen_magic != 2)
+		take_magic(t, &t->file, slot->start, slot->end - slot->start);
 	t->op = nr == SYS_MADVISE ? TTFT_OP_MADVISE : TTFT_OP_MUNMAP;
 	return true;
 }
@@ -111,7 +112,7 @@ INLINE int on_enter(struct pt_regs *regs, long nr)
 	else if (class == CALL_MMAP)
 		wanted = enter_mmap(t, task, &args);
 	else if (class == CALL_MAPPING)
-		wanted = enter_mapping(t, task, nr, &args);
+		wanted = enter_mapping(t, nr, &args);
 	else
 		wanted = true;
 	if (!wanted)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Processes: who is watched, and what becomes of them. */
-#include "compat.bpf.h"
+#include "tracked.bpf.h"
 
 #define SIGNAL_GROUP_EXIT 4u
 #define SI_KERNEL 0x80
@@ -79,11 +79,21 @@ INLINE u32 group_exit_code(struct task_struct *task)
 	return task->group_leader->exit_code;
 }
 
+/* Faults whose mapping was never told. */
+INLINE void count_late_faults(struct task_struct *task)
+{
+	struct thread *t = bpf_task_storage_get(&threads, task, NULL, 0);
+
+	if (t && t->late_count)
+		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+}
+
 INLINE int on_exit(struct task_struct *task)
 {
 	u32 tgid = task->tgid;
 	struct ttft_exit *rec;
 
+	count_late_faults(task);
 	if (task->signal->live.counter > 0)
 		return 0;
 	/* Two last threads may both see none alive: the one that deletes reports. */

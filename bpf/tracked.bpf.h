@@ -32,6 +32,13 @@ struct vma_slot {	/* what a thread remembers of a mapping */
 	struct ttft_file_id file; /* ino 0: not a tracked file */
 };
 
+#define LATE_FAULTS 4
+
+struct late_fault { /* one whose mapping could not be told when it ended */
+	u64 addr, start_ns, end_ns;
+	u64 op;
+};
+
 struct thread {
 	/* the system call it is in */
 	u64 enter_ns;
@@ -48,6 +55,8 @@ struct thread {
 	/* the fault it is in */
 	u64 fault_ns;
 	u64 fault_addr;
+	u64 late_count;
+	struct late_fault late[LATE_FAULTS];
 	struct vma_slot slots[VMA_SLOTS];
 };
 
@@ -214,22 +223,26 @@ INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 
 	return state;
 }
 
-/* Identity of a file the thread uses, tracked from now on; false: not followed. */
-INLINE bool resolve(struct thread *t, const struct file_facts *f, s32 fd, struct ttft_file_id *id)
+/* Identity of a file the thread uses, tracked from now on; 0: not followed. Global functions
+ * like this one are verified once, not at each call.
+ */
+__noinline int resolve(struct thread *t, struct file_facts *f, s32 fd, struct ttft_file_id *id)
 {
 	struct ttft_file_state *state;
 	u64 generation = open_generation;
 	u32 token;
 
+	if (!t || !f || !id)
+		return 0;
 	if (t->seen_ptr == f->ptr && t->seen.ino == f->ino && t->seen.dev == f->dev &&
 	    t->seen_generation == generation) {
 		*id = t->seen;
-		return true;
+		return 1;
 	}
 	token = file_token(f->ptr);
 	state = track(f, token, fd, 0, bpf_ktime_get_ns());
 	if (!state)
-		return false;
+		return 0;
 	id->ino = f->ino;
 	id->dev = f->dev;
 	id->token = token;
@@ -237,64 +250,42 @@ INLINE bool resolve(struct thread *t, const struct file_facts *f, s32 fd, struct
 	t->seen_generation = generation;
 	t->seen = *id;
 	t->seen_magic = state->magic;
-	return true;
+	return 1;
 }
 
 /* First bytes of a file out of the process's own memory, where `len` of them lie. */
-INLINE void take_magic(struct thread *t, const struct ttft_file_id *id, u64 user, u64 len)
+__noinline int take_magic(struct thread *t, struct ttft_file_id *id, u64 user, u64 len)
 {
-	struct ttft_file_key key = {.ino = id->ino, .dev = id->dev};
-	struct ttft_file_state *state = bpf_map_lookup_elem(&files, &key);
-	struct ttft_magic *rec;
 	u32 want = len < TTFT_MAGIC_LEN ? (u32)len & (TTFT_MAGIC_LEN - 1) : TTFT_MAGIC_LEN;
+	struct ttft_file_state *state;
+	struct ttft_file_key key = {};
+	struct ttft_magic *rec;
 
+	if (!t || !id)
+		return 0;
+	key.ino = id->ino;
+	key.dev = id->dev;
+	state = bpf_map_lookup_elem(&files, &key);
 	if (!state)
-		return;
+		return 0;
 	t->seen_magic = state->magic;
 	if (state->magic == 2 || want < 4 || (state->magic == 1 && want < TTFT_MAGIC_LEN))
-		return;
+		return 0;
 	rec = reserve_record(TTFT_MAGIC, sizeof(*rec));
 	if (!rec)
-		return;
+		return 0;
 	fill_header(&rec->h, TTFT_MAGIC, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
 	rec->h.flags = want;
 	rec->file = *id;
 	__builtin_memset(rec->bytes, 0, sizeof(rec->bytes));
 	if (bpf_probe_read_user(rec->bytes, want, (void *)user)) {
 		bpf_ringbuf_discard(rec, BPF_RB_NO_WAKEUP); /* not there yet: tried again later */
-		return;
+		return 0;
 	}
 	state->magic = want == TTFT_MAGIC_LEN ? 2 : 1;
 	t->seen_magic = state->magic;
 	submit_record(rec, true);
-}
-
-struct vma_facts {
-	u64 start, end, pgoff, file;
-};
-
-static long note_vma(struct task_struct *task, struct vm_area_struct *vma, struct vma_facts *out)
-{
-	out->start = vma->vm_start;
-	out->end = vma->vm_end;
-	out->pgoff = vma->vm_pgoff;
-	/* a plain number: pointers cannot be hashed */
-	bpf_core_read(&out->file, sizeof(out->file), &vma->vm_file);
-	return 0;
-}
-
-/* What is mapped at `addr`; false with the loss counted when it cannot be told now. */
-INLINE bool find_vma(struct task_struct *task, u64 addr, struct vma_facts *out)
-{
-	long err;
-
-	*out = (struct vma_facts){};
-	err = bpf_find_vma(task, addr, note_vma, out, 0);
-	if (err == -ENOENT)
-		return true;
-	if (err)
-		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
-	return !err;
+	return 1;
 }
 
 #endif

@@ -171,11 +171,32 @@ static long length_of(int fd)
 	return st.st_size;
 }
 
+static volatile int stop;
+
+/* Holds the lock of the memory map for writing, most of the time. */
+static void *change_mappings(void *arg)
+{
+	while (!stop) {
+		char *map = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+		munmap(map, 1 << 20);
+	}
+	return arg;
+}
+
+/* With a count: while a thread keeps changing the memory map. */
 static void touches(void)
 {
 	int fd = open_file(0, 0);
+	pthread_t thread;
 
+	if (count)
+		pthread_create(&thread, NULL, change_mappings, NULL);
 	touch(fd, length_of(fd));
+	stop = 1;
+	if (count)
+		pthread_join(thread, NULL);
 	close(fd);
 }
 
