@@ -113,8 +113,8 @@ def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
         stages = [stage for stage in answer["stages_ms"] if stage.startswith(f"{phase}.")]
         if stages == [f"{phase}.rest"]:
             continue
-        for stage in stages:
-            parts = [item for item in mine if item["stage"] == stage]
+        by_stage = {stage: [item for item in mine if item["stage"] == stage] for stage in stages}
+        for stage, parts in sorted(by_stage.items(), key=lambda pair: _begin(pair[1], end)):
             mark = " ~" if any(item["estimate"] for item in parts) else ""
             name = f"  .{stage.partition('.')[2]}{mark}"
             bar = _bar(parts, start, end, "-")
@@ -125,6 +125,10 @@ def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
     if hidden:
         lines += wrap(f"At the same time: {', '.join(hidden)}", COLUMNS)
     return lines
+
+
+def _begin(intervals: Sequence[Json], end: int) -> int:
+    return min((item["start_ns"] for item in intervals), default=end)
 
 
 def _row(name: str, spent: float | None, bar: str) -> str:
