@@ -134,6 +134,13 @@ def test_disagreement_with_the_server_is_marked() -> None:
     assert line in render_show.show(whole(other), UTC)
 
 
+def test_stages_are_shown_in_the_order_they_began() -> None:
+    item = spike()
+    stages = dict(reversed(item.phases.stages_ns.items()))
+    mixed = replace(item, phases=replace(item.phases, stages_ns=stages))
+    assert render_show.show(whole(mixed), UTC) == render_show.show(whole(item), UTC)
+
+
 def test_colours_take_no_columns() -> None:
     from click import unstyle
 
