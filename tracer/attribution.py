@@ -124,7 +124,7 @@ def switch_is_cause(case: Case) -> bool | None:
     waited = sum(case.stage_ns(s) for s in _SWITCH_STAGES)
     if waited * _EXPANDED_PART >= max(case.took_ns or 0, 1):
         return True
-    if case.facts.switched_from is None and not reasons.evicted_other(case.evidence, case.timeline):
+    if case.facts.switched_from is None and not reasons.evicted_other(case.evidence):
         return False
     resident = case.evidence.resident_before
     if any(case.phase_ns(p) for p in ("evict", "spawn")) or resident is False:

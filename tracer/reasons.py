@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer import scene, startup
-from tracer.derived import Facts, Phases, Timeline
+from tracer import eviction, scene, startup
+from tracer.derived import Facts, Phases
 from tracer.eviction import ENDING
 from tracer.evidence import Evidence, Life
 from tracer.facts import own_files
@@ -36,16 +36,15 @@ def read_from_disk(e: Evidence, facts: Facts) -> bool:
     return bytes_ * _SOME_PART >= max(total_size(e), _SOME_PART)
 
 
-def evicted(e: Evidence, t: Timeline) -> list[Life]:
-    """Old runners that were stopped for this request."""
-    tgids = {x.tgid for x in t.claims if x.stage == "evict.stop"}
-    return [x for x in e.lives if x.tgid in tgids]
+def evicted_other(e: Evidence) -> str | None:
+    """The model of a runner that was stopped to make room, if it held another one.
 
-
-def evicted_other(e: Evidence, t: Timeline) -> str | None:
-    """The model of a runner that was stopped for this request, if it held another one."""
+    Also where that was before this request came, which then waited for what followed.
+    """
     s = scene.of(e)
-    names = [x.command.model for x in evicted(e, t) if x.command and _other_weights(s, x)]
+    starts = startup.of(s)
+    gone = eviction.of(s, starts[0] if starts else None)
+    names = [x.life.command.model for x in gone if x.life.command and _other_weights(s, x.life)]
     return next((name for name in names if name is not None), None)
 
 
@@ -104,12 +103,21 @@ def _unloaded(s: Scene, start: Start, before: Life | None, same: bool) -> str | 
     """The same weights had been here: with other options, or until they were idle too long."""
     if start.wake:
         return "idle.timeout"
-    if before is None or before.exit_ns is None or not same:
+    if before is None or before.exit_ns is None or not same or _came_between(s, before, start):
         return None
     old, new = before.command, s.life.command if s.life else None
     if old and new and old.options != new.options:
         return "options.changed"
     return "idle.timeout" if before.exit_ns < s.start_ns else None
+
+
+def _came_between(s: Scene, before: Life, start: Start) -> bool:
+    """Another model was started after the last runner of these weights had gone."""
+    return any(
+        x.fork_ns is not None and (before.exit_ns or 0) <= x.fork_ns < start.begin_ns
+        for x in s.e.lives
+        if x is not s.life and may_run_models(s.e, x) and _other_weights(s, x)
+    )
 
 
 def _pagewise(spans: list[Span], facts: Facts) -> bool:

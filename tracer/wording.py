@@ -39,8 +39,8 @@ def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
     }.get(phase, _plain)  # fmt: skip
     text = f"{seconds(took)} of {seconds(whole)} ({_share(took, whole)}) went to {phase}: "
     text += body(case, cause)
-    old = reasons.evicted_other(case.evidence, t)
-    if phase not in ("evict", "queue") and old and case.phase_ns("evict"):
+    old = reasons.evicted_other(case.evidence)
+    if phase not in ("evict", "queue") and old:
         text += f", after {old} had been stopped to make room"
     text += _antecedents(why, facts)
     if case.outcome == "client_gone":
@@ -81,7 +81,7 @@ def _queue(case: Case, cause: str) -> str:
 
 
 def _evict(case: Case, cause: str) -> str:
-    old = reasons.evicted_other(case.evidence, case.timeline) or "the old runner"
+    old = reasons.evicted_other(case.evidence) or "the old runner"
     stop = case.stage_ns("evict.stop")
     wait = case.stage_ns("evict.wait")
     return f"stopping {old} took {seconds(stop)}, waiting before the next start {seconds(wait)}"

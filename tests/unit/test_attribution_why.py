@@ -87,6 +87,24 @@ def test_the_model_that_was_stopped_is_named_whoever_was_asked_last() -> None:
     assert "after alpha had been stopped to make room" in (d.spike.because or "")
 
 
+def test_a_retry_finds_the_load_its_first_try_began() -> None:
+    """The old model went before this request came; it waits for the switch all the same."""
+    first = other(16, arrival=-300, model="beta", end=-100, runner=NEW, failed=True,
+                  same_body=True)  # fmt: skip
+    lives = (
+        front(),
+        life(400, "beta", fork=-90_000, exit=-60_000, exit_code=0),
+        life(OLD, "alpha", fork=-59_900, exit=-250, exit_code=0),
+        life(NEW, "beta", fork=-240, exec=-239),
+    )
+    d = derive(router(lives=lives, others=(first,), previous_model="beta", baseline=warm()))
+    assert (d.timeline.triggered_by, d.timeline.retry_of) == (16, (16,))
+    assert d.phases.phases_ns["evict"] == 0
+    assert d.spike.why == ()
+    assert d.spike.switch_is_cause is True
+    assert "after alpha had been stopped to make room" in (d.spike.because or "")
+
+
 def test_requests_on_other_runners_are_no_drain_where_nothing_had_to_go() -> None:
     busy = other(16, arrival=-500, model="gamma", runner=500, runner_arrival=-499, end=5000)
     lives = (front(), life(500, "gamma"), life(NEW, "beta", fork=67, exec=69))
