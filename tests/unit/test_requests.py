@@ -460,3 +460,44 @@ def test_netns_unknown_on_one_side() -> None:
     story.netns = NETNS
     story.request(100, 50001, model="alpha", token=190, end=200)
     assert list(finals(story.records())) == [1]
+
+
+def test_a_start_that_nobody_waited_for_is_kept_until_the_runner_serves() -> None:
+    story = Story()
+    story.file(1)
+    story.request(100, 50001, model="alpha", end=1000, why="client_gone", status=None)
+    story.runner(120, 200, 9001, "alpha")
+    story.load(150, 300, 200, 1)
+    story.load(310, 205_000, 200, 1, token=2)
+    story.request(150_000, 50002, tid=7, model="alpha", token=210_100, end=210_200)
+    story.hop(210_000, 9001, 60001, 200, tid=7, model="alpha", token=210_099, end=210_199)
+    second = finals(story.records(every=500))[2]
+    assert second.resident_before is False
+    assert [s.ts_ns for s in second.spans] == [ms(151), ms(311)]
+
+
+def test_waking_for_an_earlier_request_is_seen_from_its_arrival() -> None:
+    story = sleeper()
+    story.load(3010, 3050, 100, 1, token=2)
+    story.request(3000, 50003, model="alpha", head=3300, token=3400, end=3500)
+    story.request(3100, 50004, model="alpha", head=3300, token=3450, end=3550)
+    fourth = finals(story.records())[4]
+    assert [s.ts_ns for s in fourth.spans] == [ms(3011)]
+    assert [(o.id, o.runner) for o in fourth.others] == [(2, 100), (3, 100)]
+
+
+def test_asleep_is_remembered_as_long_as_the_process_lives() -> None:
+    story = sleeper()
+    story.request(400_000, 50003, model="alpha", end=400_005, why="client_gone", status=None)
+    assert finals(story.records(every=1000))[3].resident_before is False
+
+
+def test_weights_of_a_runner_are_known_long_after_its_load() -> None:
+    story = cold_switch()
+    at = 3_000_000
+    story.request(at, 50003, tid=103, model="beta", head=at + 9, token=at + 10, end=at + 90)
+    story.hop(at + 1, 9002, 60003, 201, tid=103, model="beta", token=at + 9, end=at + 89)
+    third = finals(story.records(every=10_000))[3]
+    assert (third.resident_before, third.previous_model, third.runner) == (True, "beta", 201)
+    assert [f.ino for f in third.files] == [2]
+    assert [(o.id, o.end_ns) for o in third.others] == [(2, ms(1500))]

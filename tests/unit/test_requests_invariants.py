@@ -166,7 +166,7 @@ def by_id(found: list[Evidence], since_ns: int) -> dict[tuple[int, bool], Eviden
     return {(e.id, e.request.end_ns is None): e for e in found if e.request.arrival_ns > since_ns}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(stories(), st.floats(0, 1))
 def test_a_fold_begun_from_a_snapshot_goes_on_the_same(story: Story, part: float) -> None:
     records = story.records(every=EVERY, until=2000)
@@ -189,7 +189,7 @@ def test_a_fold_begun_from_a_snapshot_goes_on_the_same(story: Story, part: float
 HTTP = (HttpRequest, HttpBody, HttpHead, HttpToken, HttpEnd, HttpUnreadable)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stories(), st.randoms(use_true_random=False))
 def test_how_the_sources_interleave_between_ticks_changes_nothing(
     story: Story, random: Any
