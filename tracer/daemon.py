@@ -24,13 +24,14 @@ from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
 from tracer.engine import Engine
-from tracer.errors import KernelError, TtftError
+from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, pss_bytes
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
 from tracer.kernel.loader import GroupState, Kernel, RunStats
+from tracer.kernel.probes import PROBES
 from tracer.live import Live
 from tracer.overview import Overview
 from tracer.pipeline import Pipeline
@@ -46,6 +47,7 @@ def run(config: Config, btf: Path | None = None) -> None:
     """Watch until SIGTERM or SIGINT. Raises TtftError when it cannot begin."""
     if os.geteuid() != 0:
         raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
+    _check_groups(config)
     with contextlib.ExitStack() as stack:
         api = ApiServer(Path(config.socket), config.group)
         stack.callback(api.close)
@@ -57,6 +59,15 @@ def run(config: Config, btf: Path | None = None) -> None:
             asyncio.run(daemon.serve(api))
         finally:
             store.close(daemon.next_id())
+
+
+def _check_groups(config: Config) -> None:
+    known = sorted({probe.group for probe in PROBES})
+    unknown = sorted(set(config.probes.off) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"[probes] off: no such group: {', '.join(unknown)}", f"there is: {', '.join(known)}"
+        )
 
 
 def _ring_sizes(config: Config) -> dict[str, int]:
