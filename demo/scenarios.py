@@ -14,8 +14,7 @@ from tests.workloads.throttle import Throttle
 
 ALPHA, BETA = "alpha", "beta"
 WARMUP = "warmup"
-# One thread: two of them spin for each other, and other work on the machine then costs seconds.
-OPTIONS = ("-np", "1", "-t", "1", "-c", "4096")
+OPTIONS = (*llama.CALM, "-c", "4096")
 # Enough warm requests of each model for a baseline, with prompts of several sizes.
 WARMUP_WORDS = (4, 8, 12, 16, 24, 32)
 LONG_WORDS = 600

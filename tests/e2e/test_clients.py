@@ -18,7 +18,7 @@ from tests.workloads.ttftd import Ttftd
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 CHAT = "/v1/chat/completions"
-OPTIONS = ("-np", "1", "-c", "2048")
+OPTIONS = (*llama.CALM, "-c", "2048")
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])

@@ -18,7 +18,7 @@ from tests.workloads.waiting import wait_for
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 DISK_BYTES_PER_S = 80_000_000
-OPTIONS = ("-np", "1", "-c", "2048")
+OPTIONS = (*llama.CALM, "-c", "2048")
 
 
 def ours() -> set[str]:

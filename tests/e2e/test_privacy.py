@@ -20,7 +20,11 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 MARKER = "xylophonequartz"
 STREAMS = ("/v1/records", "/v1/events")
 CASES: dict[str, dict[str, object]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": MARKER}], "user": MARKER},
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": MARKER}],
+        "user": MARKER,
+        "max_tokens": 8,
+    },
     "/completion": {"prompt": f"{MARKER} {MARKER} {MARKER}", "n_predict": 8},
     "/v1/completions": {"prompt": f"{MARKER} {MARKER} {MARKER}", "max_tokens": 8},
     "/v1/messages": {"messages": [{"role": "user", "content": MARKER}], "max_tokens": 8},
@@ -53,7 +57,7 @@ def test_marker_is_nowhere(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Pat
     log = tmp_path / "server.log"
     replies: list[llama.Reply] = []
     with (
-        llama.alone(weights / "alpha.gguf", "-np", "1", "-c", "2048", log=log) as server,
+        llama.alone(weights / "alpha.gguf", *llama.CALM, "-c", "2048", log=log) as server,
         daemon.recording(recording),
         server.client(keep_alive=False) as client,
     ):

@@ -25,6 +25,9 @@ from tests.workloads.waiting import wait_for
 POLL_S = 0.02
 START_S = 60.0
 STOP_S = 15.0
+# One slot. One thread: two of them spin for each other, so that any other work on the
+# machine costs hundreds of milliseconds, and delay the thread that sends the headers.
+CALM = ("-np", "1", "-t", "1")
 
 
 def server_binary() -> Path:
