@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 from tracer.derived import Interval
 from tracer.eviction import Eviction
@@ -73,14 +74,38 @@ def _ahead(scene: Scene, by_ns: int, known: bool) -> list[Other]:
     Who was still at work then held another slot. Where the begin is not known, a later
     arrival that was done earlier has overtaken only if there is a single slot.
     """
+    reached = scene.read_end_ns if scene.hop_ns is None else scene.hop_ns
+    slack = HANDOVER_NS if by_ns - reached >= ROUTING_NS else 0
     found = []
     for o in _beside(scene):
-        if o.end_ns is None or o.end_ns > by_ns + (HANDOVER_NS if known else 0) or o.failed:
+        if o.end_ns is None or o.end_ns > by_ns + slack or o.failed:
             continue
-        earlier = _reached_ns(o) <= (scene.hop_ns or scene.start_ns)
-        if known or earlier or _one_slot(scene):
+        if known or _reached_ns(o) <= reached or _one_slot(scene):
             found.append(o)
     return found
+
+
+def _said_ns(milliseconds: float | None) -> int:
+    """A duration the server gives, in nanoseconds; 0 for what can be none."""
+    if milliseconds is None or not isfinite(milliseconds) or milliseconds < 0:
+        return 0
+    return round(milliseconds * 1e6)
+
+
+def _free_ns(ahead: list[Other], by_ns: int) -> int | None:
+    ends = [o.end_ns for o in ahead if o.end_ns is not None]
+    return min(max(ends), by_ns) if ends else None
+
+
+def _latest_start_ns(scene: Scene) -> int:
+    """The prompt cannot have been begun later than this, by the server's own word."""
+    for x in (scene.e.hop, scene.e.request):
+        if x and x.says and x.says.prompt_ms is not None:
+            took = _said_ns(x.says.prompt_ms)
+            if not streams(scene.e.request):
+                took += _said_ns(x.says.predicted_ms)
+            return max(scene.start_ns, scene.end_ns - took)
+    return scene.end_ns
 
 
 def prompt(scene: Scene, starts: list[Start]) -> Prompt:
@@ -90,11 +115,10 @@ def prompt(scene: Scene, starts: list[Start]) -> Prompt:
     head = early_head_ns(scene.serving, program_of(scene))
     if head is not None and scene.start_ns <= head <= scene.end_ns:
         ahead = _ahead(scene, head, known=True)
-        free = max((o.end_ns or 0 for o in ahead), default=None)
-        free = None if free is None else min(free, head)
-        return Prompt(head, False, free, tuple(ahead))
-    ahead = _ahead(scene, scene.end_ns, known=False)
-    free = max((o.end_ns or 0 for o in ahead), default=None)
+        return Prompt(head, False, _free_ns(ahead, head), tuple(ahead))
+    latest = _latest_start_ns(scene)
+    ahead = _ahead(scene, latest, known=False)
+    free = _free_ns(ahead, latest)
     ready = max((s.ready_ns for s in starts), default=None)
     reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
     begin = max(t for t in (reached, free, ready) if t is not None)
@@ -190,9 +214,9 @@ def _decode(scene: Scene, begin_ns: int) -> Iterator[Interval]:
         return
     for x in (scene.e.hop, scene.e.request):
         says = x.says if x else None
-        if x and says and says.predicted_ms is not None and says.predicted_ms > 0:
+        if x and says and _said_ns(says.predicted_ms):
             end = min(scene.end_ns, x.end_ns if x.end_ns is not None else scene.end_ns)
-            took = min(round(says.predicted_ms * 1e6), max(0, end - begin_ns))
+            took = min(_said_ns(says.predicted_ms), max(0, end - begin_ns))
             yield from scene.claim("prefill.decode", end - took, end, estimate=True)
             return
 

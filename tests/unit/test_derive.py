@@ -98,6 +98,18 @@ def test_decoding_is_no_part_of_what_a_whole_reply_is_judged_by() -> None:
     assert kept.ttft_ns == 51 * MS
 
 
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -5.0, 1e300])
+def test_durations_that_can_be_none_are_not_believed(said: float) -> None:
+    e = warm_router(
+        hop=hop(arrival=1, stream=False, event_stream=False, head=500, end=500,
+                says=Says(prompt_ms=said, predicted_ms=said)),
+        req=request(stream=False, event_stream=False, read=0.2, head=501, end=501),
+    )  # fmt: skip
+    d = derive(e)
+    assert d.ttft_ns == d.window_ns == 501 * MS
+    assert d.phases.phases_ns["prefill"] == 500 * MS
+
+
 def test_the_fold_may_ask_at_the_first_token() -> None:
     """Still being answered: all of TTFT is known, so the verdict is too."""
     d = derive(cold_router(req=request(read=1.3, head=6035.5, first_token=6114, why=None)))
@@ -256,8 +268,9 @@ models = st.none() | st.sampled_from(["alpha", "beta", ""])
 ids = st.integers(0, 5)
 inos = st.sampled_from([10, 11, 12])
 
+milliseconds = st.none() | st.floats(-1, 1e9) | st.just(float("inf"))
 says = st.none() | st.builds(
-    Says, prompt_ms=st.none() | st.floats(-1, 1e9), predicted_ms=st.none() | st.floats(-1, 1e9),
+    Says, prompt_ms=milliseconds, predicted_ms=milliseconds,
     prompt_n=st.none() | counts, cache_n=st.none() | counts, prompt_tokens=st.none() | counts,
 )  # fmt: skip
 exchanges = st.builds(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.unit.evidence_build import (
     NEW,
     OLD,
@@ -29,6 +31,7 @@ from tests.unit.scenarios import (
     warm_router,
 )
 from tracer import phases, timeline
+from tracer.evidence import Evidence
 from tracer.records import Says
 
 
@@ -265,3 +268,37 @@ def test_not_streaming_takes_decoding_apart() -> None:
         ("prefill.decode", 100, 500),
         ("prefill.relay", 500, 501),
     ]
+
+
+def whole(end: float, **kw: Any) -> Evidence:
+    """A reply in one piece of 60 ms of prompt and 400 ms of decoding, beside request 16."""
+    first = other(16, arrival=-100, model="beta", runner=NEW, runner_arrival=-99,
+                  first_token=-40, end=end)  # fmt: skip
+    done = 501 + kw.pop("later", 0)
+    return warm_router(
+        hop=hop(arrival=1, stream=False, event_stream=False, head=done - 1, end=done - 1,
+                says=Says(prompt_ms=60.0, predicted_ms=400.0)),
+        req=request(stream=False, event_stream=False, read=0.2, head=done, end=done),
+        others=(first,), **kw,
+    )  # fmt: skip
+
+
+def test_a_whole_reply_that_waited_for_the_slot() -> None:
+    t = timeline.build(whole(end=2000, later=2000))
+    assert intervals(phases.split(t), t) == [
+        ("queue.socket", 0, 0.2),
+        ("queue.busy", 0.2, 2000),
+        ("prefill.prompt", 2000, 2100),
+        ("prefill.decode", 2100, 2500),
+        ("prefill.relay", 2500, 2501),
+    ]
+    assert t.waited_for == (16,)
+
+
+def test_a_whole_reply_beside_another_had_a_slot_of_its_own() -> None:
+    """The other ended while this one was decoding: nobody waited."""
+    t = timeline.build(whole(end=300))
+    assert t.waited_for == ()
+    assert [x[0] for x in intervals(phases.split(t), t)] == [
+        "queue.socket", "queue.front", "prefill.shared", "prefill.decode", "prefill.relay",
+    ]  # fmt: skip
