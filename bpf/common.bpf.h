@@ -72,13 +72,18 @@ struct {
 	__type(value, u64);
 } lost SEC(".maps");
 
-INLINE void count_lost(u32 kind, enum ttft_loss why)
+INLINE void count_losses(u32 kind, enum ttft_loss why, u64 many)
 {
 	u32 slot = kind + why * TTFT_KIND_SLOTS;
 	u64 *count = bpf_map_lookup_elem(&lost, &slot);
 
 	if (count)
-		__sync_fetch_and_add(count, 1);
+		__sync_fetch_and_add(count, many);
+}
+
+INLINE void count_lost(u32 kind, enum ttft_loss why)
+{
+	count_losses(kind, why, 1);
 }
 
 /* Wake the reader only when it must hurry: it drains by timer. */

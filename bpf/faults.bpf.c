@@ -20,62 +20,102 @@ INLINE int on_fault_begin(u64 addr)
 	return 0;
 }
 
-INLINE struct late_fault *late_slot(struct thread *t, u64 index)
-{
-	return index < LATE_FAULTS ? &t->late[index] : NULL;
-}
-
-/* Ask again when the next fault ends. */
-INLINE void keep_for_later(struct thread *t, const struct late_fault *fault)
-{
-	struct late_fault *late = late_slot(t, t->late_count);
-
-	if (late) {
-		*late = *fault;
-		t->late_count++;
-	} else {
-		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
-	}
-}
-
 /* A global function: verified once. 0 when the mapping cannot be told now. */
-__noinline int account(struct thread *t, struct late_fault *fault)
+__noinline int account(struct thread *t, struct late_run *run)
 {
-	struct event e = {.bytes = 4096};
+	struct event e = {};
 	struct vma_slot *slot;
 
-	if (!t || !fault)
+	if (!t || !run)
 		return 1;
-	slot = vma_at(t, fault->addr);
+	slot = vma_at(t, run->low);
 	if (!slot)
 		return 0;
+	if (run->high >= slot->end) { /* several mappings: whose they were is not known */
+		count_losses(TTFT_SPAN, TTFT_LOSS_LOOKUP, run->count);
+		return 1;
+	}
 	if (!slot->file.ino)
 		return 1;
-	e.op = fault->op;
-	e.start_ns = fault->start_ns;
-	e.end_ns = fault->end_ns;
 	e.file = slot->file;
+	e.start_ns = run->start_ns;
+	e.end_ns = run->end_ns;
+	e.busy_ns = run->busy_ns;
+	e.bytes = 4096ull * run->count;
 	e.tgid_tid = bpf_get_current_pid_tgid();
+	e.op = run->op;
+	e.count = run->count;
 	add_event(&e);
 	if (slot->pgoff == 0 && t->seen.ino == slot->file.ino && t->seen_magic != 2)
 		take_magic(t, &slot->file, slot->start, slot->end - slot->start);
 	return 1;
 }
 
+INLINE bool joins(const struct late_run *run, const struct late_run *fault)
+{
+	return run->count && run->op == fault->op && fault->low + LATE_REACH > run->low &&
+	       fault->low < run->high + LATE_REACH;
+}
+
+/* Ask again when a later fault of the thread ends. */
+INLINE void keep_for_later(struct thread *t, const struct late_run *fault)
+{
+	struct late_run *run, *empty = NULL;
+
+	for (int i = 0; i < LATE_RUNS; i++) {
+		run = &t->late[i];
+		if (!run->count)
+			empty = run;
+		if (!joins(run, fault))
+			continue;
+		run->low = fault->low < run->low ? fault->low : run->low;
+		run->high = fault->high > run->high ? fault->high : run->high;
+		run->end_ns = fault->end_ns;
+		run->busy_ns += fault->busy_ns;
+		run->count++;
+		return;
+	}
+	if (!empty) {
+		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+		return;
+	}
+	*empty = *fault;
+	t->late_count++;
+}
+
+/* Another function for the verifier's sake; 0 while there is nothing or no telling. */
+__noinline int account_late(struct thread *t)
+{
+	struct late_run *run;
+
+	if (!t)
+		return 0;
+	for (int i = 0; i < LATE_RUNS; i++) {
+		run = &t->late[i];
+		if (!run->count)
+			continue;
+		if (!account(t, run))
+			return 0;
+		run->count = 0;
+		t->late_count--;
+	}
+	return 1;
+}
+
 INLINE int on_fault_end(u32 op)
 {
 	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL, 0);
-	struct late_fault fault = {.op = op}, *late;
+	struct late_run fault = {.op = op, .count = 1};
 
 	if (!t || !t->fault_ns || !current_task()->mm)
 		return 0;
 	fault.end_ns = bpf_ktime_get_ns();
 	fault.start_ns = t->fault_ns;
-	fault.addr = t->fault_addr;
+	fault.busy_ns = fault.end_ns - fault.start_ns;
+	fault.low = fault.high = t->fault_addr;
 	t->fault_ns = 0;
-	late = late_slot(t, t->late_count - 1);
-	if (late && account(t, late))
-		t->late_count--;
+	if (t->late_count)
+		account_late(t);
 	if (!account(t, &fault))
 		keep_for_later(t, &fault);
 	return 0;

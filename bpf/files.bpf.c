@@ -179,6 +179,8 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 		.file = t->file,
 		.start_ns = t->enter_ns,
 		.end_ns = now,
+		.busy_ns = now - t->enter_ns,
+		.count = 1,
 		.tgid_tid = bpf_get_current_pid_tgid(),
 		.op = t->op,
 	};

@@ -84,8 +84,10 @@ INLINE void count_late_faults(struct task_struct *task)
 {
 	struct thread *t = bpf_task_storage_get(&threads, task, NULL, 0);
 
-	if (t && t->late_count)
-		count_lost(TTFT_SPAN, TTFT_LOSS_LOOKUP);
+	if (!t || !t->late_count)
+		return;
+	for (int i = 0; i < LATE_RUNS; i++)
+		count_losses(TTFT_SPAN, TTFT_LOSS_LOOKUP, t->late[i].count);
 }
 
 INLINE int on_exit(struct task_struct *task)

@@ -21,9 +21,10 @@ struct {
 
 struct event {
 	struct ttft_file_id file;
-	u64 start_ns, end_ns, bytes;
+	u64 start_ns, end_ns, busy_ns, bytes;
 	u64 tgid_tid;
 	u32 op, flags;
+	u32 count; /* more than one: faults told late */
 };
 
 INLINE void add_total(const struct event *e)
@@ -44,9 +45,9 @@ INLINE void add_total(const struct event *e)
 			return;
 		}
 	}
-	__sync_fetch_and_add(&total->count, 1);
+	__sync_fetch_and_add(&total->count, e->count);
 	__sync_fetch_and_add(&total->bytes, e->bytes);
-	__sync_fetch_and_add(&total->busy_ns, e->end_ns - e->start_ns);
+	__sync_fetch_and_add(&total->busy_ns, e->busy_ns);
 }
 
 INLINE void emit_span(const struct ttft_span_key *key, const struct ttft_span_state *s)
@@ -81,9 +82,9 @@ INLINE void begin_span(struct ttft_span_state *s, const struct event *e)
 	s->flags = e->flags;
 	s->start_ns = e->start_ns;
 	s->end_ns = e->end_ns;
-	s->busy_ns = e->end_ns - e->start_ns;
+	s->busy_ns = e->busy_ns;
 	s->bytes = e->bytes;
-	s->count = 1;
+	s->count = e->count;
 }
 
 INLINE void add_event(const struct event *e)
@@ -108,9 +109,9 @@ INLINE void add_event(const struct event *e)
 	barrier();
 	if (span_continues(s, e)) {
 		s->end_ns = e->end_ns;
-		s->busy_ns += e->end_ns - e->start_ns;
+		s->busy_ns += e->busy_ns;
 		s->bytes += e->bytes;
-		s->count++;
+		s->count += e->count;
 	} else {
 		emit_span(&key, s);
 		begin_span(s, e);

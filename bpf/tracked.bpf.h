@@ -32,11 +32,14 @@ struct vma_slot {	/* what a thread remembers of a mapping */
 	struct ttft_file_id file; /* ino 0: not a tracked file */
 };
 
-#define LATE_FAULTS 4
+#define LATE_RUNS 8
+#define LATE_REACH (1 << 20) /* faults this near to each other join a run */
 
-struct late_fault { /* one whose mapping could not be told when it ended */
-	u64 addr, start_ns, end_ns;
-	u64 op;
+struct late_run { /* faults whose mapping could not be told when they ended */
+	u64 low, high;
+	u64 start_ns, end_ns, busy_ns;
+	u32 count;
+	u32 op;
 };
 
 struct thread {
@@ -56,7 +59,7 @@ struct thread {
 	u64 fault_ns;
 	u64 fault_addr;
 	u64 late_count;
-	struct late_fault late[LATE_FAULTS];
+	struct late_run late[LATE_RUNS];
 	struct vma_slot slots[VMA_SLOTS];
 };
 

@@ -67,12 +67,23 @@ def test_other_mappings_are_not_counted(watching: Callable[..., Watching], disk:
 def test_faults_while_the_memory_map_changes(
     kernel: Kernel, watching: Callable[..., Watching], disk: Path
 ) -> None:
-    """A mapping that cannot be told at once is told later: no fault is lost."""
+    """A mapping that cannot be told at once is told later; if never, the loss is counted."""
     path = make_file(disk / "contended", 64 * MIB)
     drop_cache(path)
     seen = watching("touches", 1, 1, path)
-    assert seen.said["major"] > 16_000
-    assert _counts(seen, path) == seen.said
     lost = kernel.lost()
-    sys.stdout.write(f"\nlost: {lost}\n")
-    assert set(lost) <= {"span.lookup"}  # munmap of the thread that keeps changing it
+    assert seen.said["major"] > 16_000
+    missing = seen.said["major"] - _counts(seen, path)["major"]
+    sys.stdout.write(f"\n{missing} of {seen.said['major']} missing, lost: {lost}\n")
+    assert 0 <= missing <= lost.get("span.lookup", 0)
+    assert missing < 1_000
+    assert set(lost) <= {"span.lookup"}
+
+
+def test_children_inherit(watching: Callable[..., Watching]) -> None:
+    """A child's faults are seen from its first instruction on, across exec."""
+    seen = watching("children", 0, 0)
+    *_, true = seen.said["pids"]
+    library = {key for key in seen.totals if key[0] == true and key[3] == "fault_minor"}
+    mapped = {key for key in seen.totals if key[0] == true and key[3] == "mmap"}
+    assert {key[1:3] for key in library} == {key[1:3] for key in mapped} != set()
