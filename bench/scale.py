@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import statistics
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.workloads.fileio import FileIo, compiled, make_file
 from tests.workloads.stub_clients import Seen, call, streams
 from tests.workloads.stub_server import StubServer
 from tests.workloads.ttftd import Json, Ttftd
+from tests.workloads.waiting import wait_for
 from tracer.recording import Recording
 from tracer.records import AnyRecord, Span
 from tracer.store import Store, bulk
@@ -83,15 +83,19 @@ def _streams(plan: Plan) -> list[Row]:
 def _told(daemon: Ttftd, since_ns: int, wanted: int) -> list[Json]:
     """What the daemon knows of requests since then, once it knows all or nothing more comes."""
     told: list[Json] = []
-    deadline = time.monotonic() + 15
-    while len(told) < wanted and time.monotonic() < deadline:
-        told = [
+
+    def all_told() -> bool:
+        told[:] = [
             item
             for item in daemon.requests()
             if item["model"] == "stub"
             and item["outcome"] != "open"
             and item["at_ns"]["arrival"] >= since_ns
         ]
+        return len(told) >= wanted
+
+    with contextlib.suppress(TimeoutError):
+        wait_for(all_told, 15, "the last streams to be explained", 0.2)
     return sorted(told, key=lambda item: int(item["at_ns"]["arrival"]))
 
 
@@ -101,7 +105,7 @@ class _Peak:
     over: threading.Event = field(default_factory=threading.Event)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _peak_memory(pid: int) -> Iterator[_Peak]:
     """The most PSS a process had while the block ran, looked at five times a second."""
     peak = _Peak()
@@ -166,23 +170,22 @@ def _reads_in(records: Iterator[AnyRecord] | Recording, tgid: int) -> int:
 
 
 def _history(plan: Plan) -> list[Row]:
+    """Written anew each time, and removed: it takes some gigabytes."""
     folder = plan.out / "million"
-    _fill(folder)
-    say("`ttft spikes` on it")
-    with Ttftd(folder, LONG_HISTORY) as daemon:
-        taken = median_s(lambda: spikes(daemon), plan.times(10, 50))
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _fill(folder / "state")
+        say("`ttft spikes` on it")
+        with Ttftd(folder, LONG_HISTORY) as daemon:
+            taken = median_s(lambda: spikes(daemon), plan.times(10, 50))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return [limit_row(f"{HISTORY:,} requests: `ttft spikes`", taken, 0.3, "s", 3)]
 
 
-def _fill(folder: Path) -> None:
-    """Make the history, or keep one that is whole."""
-    whole = folder / "whole"
-    if whole.exists():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "state").mkdir(parents=True)
-    say(f"writing a history of {HISTORY:,} requests")
-    store = Store(folder / "state" / "history.db", max_age_days=100_000, max_mb=1_000_000, warn=say)
+def _fill(state: Path) -> None:
+    say(f"writing a history of {HISTORY:,} requests (about a minute)")
+    state.mkdir(parents=True)
+    store = Store(state / "history.db", max_age_days=100_000, max_mb=1_000_000, warn=say)
     bulk.fill(store, answer_cases.warm(1), HISTORY, answer_cases.spike(1))
     store.close()
-    whole.touch()
