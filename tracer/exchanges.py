@@ -24,6 +24,7 @@ from tracer.records import (
 
 MAX_WIRES = 4096
 MAX_TAKES = 4
+MAX_TALKS = 4
 MAX_CONNECTS = 4
 
 WireKey = tuple[str, int, str, int]
@@ -42,12 +43,12 @@ def work(endpoint: str | None) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class Wire:
-    """One connection: who connected, who took bytes last, its latest exchange."""
+    """One connection: who connected, who took bytes last, its latest exchanges."""
 
     netns: int
     connects: list[Connect] = field(default_factory=list)
     takes: list[Take] = field(default_factory=list)
-    latest: Talk | None = None
+    talks: list[Talk] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +99,14 @@ class Talk:
     @property
     def first_token_ns(self) -> int | None:
         return self.first.ts_ns if self.first is not None else None
+
+    @property
+    def served_ns(self) -> int | None:
+        """First token; of a whole answer, its end."""
+        if self.first is not None:
+            return self.first.ts_ns
+        whole = self.end is not None and self.end.why == "complete" and not self.failed
+        return self.end_ns if whole and not self.streaming and self.answered_ns else None
 
     @property
     def model(self) -> str | None:
@@ -228,8 +237,8 @@ class Exchanges:
         wire = self._wire(record.conn)
         talk = Talk(record, wire)
         self.talks[record.xid] = talk
-        if wire.latest is None or wire.latest.arrival_ns <= record.ts_ns:
-            wire.latest = talk
+        wire.talks.append(talk)
+        del wire.talks[:-MAX_TALKS]
         taken = [t for t in wire.takes if t.ts_ns >= record.ts_ns]
         talk.read = min(taken, key=lambda t: t.ts_ns, default=None)
         return talk
@@ -238,8 +247,9 @@ class Exchanges:
         wire = self._wire(record.conn)
         wire.takes.append(record)
         del wire.takes[:-MAX_TAKES]
-        talk = wire.latest
-        if talk is None or record.ts_ns < talk.arrival_ns:
+        asked = [t for t in wire.talks if t.arrival_ns <= record.ts_ns]
+        talk = max(asked, key=lambda t: t.arrival_ns, default=None)
+        if talk is None:
             return None
         if talk.read is None or record.ts_ns < talk.read.ts_ns:
             talk.read = record
@@ -264,8 +274,8 @@ class Exchanges:
     def forget(self, talk: Talk) -> None:
         """Drop an exchange; what is still told of it is ignored from now on."""
         self.talks.pop(talk.xid, None)
-        if talk.wire.latest is talk:
-            talk.wire.latest = None
+        if talk in talk.wire.talks:
+            talk.wire.talks.remove(talk)
         if talk.request_of is not None and talk in talk.request_of.hops:
             talk.request_of.hops.remove(talk)
 
@@ -274,7 +284,7 @@ class Exchanges:
         for key, alike in list(self._wires.items()):
             for netns, wire in list(alike.items()):
                 wire.takes[:] = [t for t in wire.takes if t.ts_ns >= horizon_ns]
-                if not (wire.takes or wire.connects or wire.latest):
+                if not (wire.takes or wire.connects or wire.talks):
                     del alike[netns]
             if not alike:
                 del self._wires[key]

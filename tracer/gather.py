@@ -11,7 +11,7 @@ from tracer.linking import serving
 from tracer.processes import Proc
 from tracer.records import Armed, File, Insert, Lost, Open, Span
 from tracer.sites import Site
-from tracer.world import World, find_runner, model_of, tree_of
+from tracer.world import World, find_runner, model_of, same_model, tree_of
 
 LOOKBACK_NS = 10_000_000_000
 LONG_LOOKBACK_NS = 600_000_000_000
@@ -146,7 +146,7 @@ class Gatherer:
         if runner.born_ns is not None and not self._ready_at(runner, arrival_ns):
             start_ns = min(start_ns, runner.born_ns)
         for one in self._others:
-            waited = one.first_token_ns is None or one.first_token_ns > arrival_ns
+            waited = one.served_ns is None or one.served_ns > arrival_ns
             over = one.end_ns is not None and one.end_ns < arrival_ns
             if waited and not over and self._runner_of(one) == runner.tgid:
                 start_ns = min(start_ns, one.arrival_ns)
@@ -245,15 +245,17 @@ class Gatherer:
     def _previous_model(self) -> str | None:
         """The model of the last request before this one that was or may yet be answered."""
         talk, site = self._talk, self._site()
+        named: str | None = None
         for one in site.before(talk):
-            in_vain = one.first is None and one.end_ns is not None
-            if in_vain and (one.end_ns or 0) < talk.arrival_ns:
+            over = one.end_ns is not None and one.end_ns < talk.arrival_ns
+            if over and one.served_ns is None:
                 continue
             named = model_of(self._world, one)
-            if named is not None:
-                return named
             break
-        return site.last_model or self._world.linker.last_model.get(site.name)
+        if named is None:
+            named = site.last_model or self._world.linker.last_model.get(site.name)
+        own = model_of(self._world, talk)
+        return own if same_model(named, own) else named
 
     def _resident_before(self) -> bool | None:
         """Whether the runner held the model at arrival; None where it cannot be told."""
@@ -277,11 +279,11 @@ class Gatherer:
         """Until when the runner is known to have served before `ts_ns`."""
         site = self._site()
         for one in site.alive(ts_ns):
-            first = one.first_token_ns
-            serves = one is not self._talk and first is not None and first <= ts_ns
+            since = one.served_ns
+            serves = one is not self._talk and since is not None and since <= ts_ns
             if serves and self._runner_of(one) == runner.tgid:
                 return ts_ns
-        served = (one for one in site.ended(runner.tgid, ts_ns) if one.first is not None)
+        served = (one for one in site.ended(runner.tgid, ts_ns) if one.served_ns is not None)
         return next((one.end_ns for one in served), None)
 
     def _answered_at_once(self, runner: Proc) -> bool:

@@ -196,7 +196,7 @@ def serving(talk: Talk) -> Talk | None:
 
 
 def _reached(hop: Talk) -> int:
-    return 2 if hop.first is not None else 1 if hop.answered_ns is not None else 0
+    return 2 if hop.served_ns is not None else 1 if hop.answered_ns is not None else 0
 
 
 def _by_arrival(talk: Talk) -> tuple[int, int]:
@@ -218,7 +218,7 @@ def _may_serve(hop: Talk, request: Talk) -> bool:
     if hop.client is not None and hop.client.tgid == last.server_tgid:
         return True  # a runner that hands on to a runner of its own
     retried = last.end_ns is not None and last.end_ns <= hop.arrival_ns
-    return retried and not (last.first is not None and last.end is not None and not last.failed)
+    return retried and (last.served_ns is None or last.failed)
 
 
 def _likeness(hop: Talk, request: Talk) -> tuple[bool, bool, bool, bool, bool, bool, int, int]:

@@ -220,7 +220,7 @@ class Fold:
         return proc is not None and (proc.exit is None or proc.exit.ts_ns >= horizon_ns)
 
     def _forget(self, site: Site, talk: Talk) -> None:
-        if talk.first is not None and talk.arrival_ns >= site.last_arrival_ns:
+        if talk.served_ns is not None and talk.arrival_ns >= site.last_arrival_ns:
             site.last_model = model_of(self._world, talk) or site.last_model
             site.last_arrival_ns = talk.arrival_ns
         site.forget(talk)

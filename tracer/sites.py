@@ -118,6 +118,6 @@ class Site:
 
 
 def _waits(one: Talk, newcomer: Talk) -> bool:
-    """Whether a request had no token when another one arrived."""
-    first = one.first_token_ns
-    return one.arrival_ns < newcomer.arrival_ns and (first is None or first > newcomer.arrival_ns)
+    """Whether a request was not served yet when another one arrived."""
+    served = one.served_ns
+    return one.arrival_ns < newcomer.arrival_ns and (served is None or served > newcomer.arrival_ns)

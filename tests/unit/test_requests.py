@@ -19,6 +19,7 @@ from tracer.records import (
     Server,
     Settings,
     Start,
+    Take,
 )
 from tracer.requests import Fold
 
@@ -501,3 +502,43 @@ def test_weights_of_a_runner_are_known_long_after_its_load() -> None:
     assert (third.resident_before, third.previous_model, third.runner) == (True, "beta", 201)
     assert [f.ino for f in third.files] == [2]
     assert [(o.id, o.end_ns) for o in third.others] == [(2, ms(1500))]
+
+
+def test_whole_answers_count_as_served() -> None:
+    story = Story(role="single", model="alpha")
+    for i in range(3):
+        at = 100 + 1000 * i
+        model = None if i == 1 else "alpha"
+        story.request(at, 50001, model=model, stream=False, head=at + 90, end=at + 100)
+    seen = finals(story.records())
+    assert [e.previous_model for e in seen.values()] == [None, "alpha", "alpha"]
+    assert [e.resident_before for e in seen.values()] == [None, True, True]
+
+
+def test_hop_of_a_whole_answer_after_a_failed_one() -> None:
+    story = Story()
+    story.runner(0.5, 200, 9001, "alpha")
+    story.request(100, 50001, tid=101, stream=False, head=300, end=400)
+    xid = story.hop(110, 9001, 60001, 200, tid=101, stream=False, head=299, end=350)
+    story.hop(360, 9001, 60002, 200, tid=101, stream=False, status=503, head=361, end=362)
+    only = finals(story.records())[1]
+    assert only.hop is not None and only.hop.xid == xid
+
+
+def test_previous_model_under_another_name_is_the_same() -> None:
+    story = Story(role="single", model="alpha")
+    story.request(100, 50001, model="/models/alpha.gguf", token=190, end=200)
+    story.request(300, 50002, model="alpha", token=390, end=400)
+    story.request(500, 50003, model="alpine", token=590, end=600)
+    seen = finals(story.records())
+    assert [e.previous_model for e in seen.values()] == [None, "alpha", "alpha"]
+
+
+def test_takes_read_after_all_facts_of_a_kept_connection() -> None:
+    story = Story(role="single", model="alpha")
+    for at in (100, 120):
+        story.request(at, 50001, model="alpha", token=at + 5, end=at + 10)
+    takes = [r for r in story.told if isinstance(r, Take)]
+    rest = [r for r in story.told if not isinstance(r, Take)]
+    seen = finals([*rest, *takes, *ticked([], until=500)])
+    assert [e.request.read_ns for e in seen.values()] == [ms(100.3), ms(120.3)]
