@@ -28,7 +28,7 @@ def scan(data: bytes, *cuts: int) -> TopLevel:
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(2**63), 2**63 - 1)
     | st.text(max_size=8)
     | st.sampled_from(["model", '"model":"x"', '\\"', "\\", "}", "é😀"]),
     lambda inner: (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +15,6 @@ from tests.unit.http_wire import (
     HEAD,
     LAST,
     Wire,
-    chunk,
     event,
     json_reply,
     post,
@@ -26,7 +24,6 @@ from tracer.http import ACK, FIN, RST, SYN, HttpReader, Packet
 from tracer.http.reassembly import Held, Ingress
 from tracer.records import (
     AnyRecord,
-    Conn,
     HttpBody,
     HttpEnd,
     HttpHead,
@@ -278,77 +275,6 @@ def test_no_text_outlives_the_reader() -> None:
     encoded = msgspec.json.encode(facts).decode()
     assert MARKER not in encoded and "SECRET" not in encoded
     assert "beta" in encoded
-
-
-def packets() -> st.SearchStrategy[Packet]:
-    payload = st.binary(max_size=40) | st.sampled_from(
-        [
-            FIRST,
-            SECOND,
-            ANSWER,
-            SECOND_ANSWER,
-            FIRST[:99],
-            ANSWER[:300],
-            chunk(b"x"),
-            HEAD,
-            b"\x16\x03",
-            b"PRI ",
-            b"HTTP/1.1 ",
-            b"GET / HTTP/1.1\r\n\r\n",
-        ]
-    )
-    near = st.sampled_from([0, 1, 2, 0xFFFFFFFF, len(FIRST) + 1]) | st.integers(0, 0xFFFFFFFF)
-
-    def make(kw: dict[str, Any]) -> Packet:
-        extra = kw.pop("cut")
-        return Packet(**kw, payload_len=len(kw["payload"]) + extra)
-
-    return st.fixed_dictionaries(
-        {
-            "ts_ns": st.integers(0, 10**12),
-            "egress": st.booleans(),
-            "seq": near,
-            "ack": near,
-            "payload": payload,
-            "flags": st.integers(0, 31),
-            "cut": st.sampled_from([0, 0, 0, 7, 2**31]),
-            "conn": st.sampled_from([CONN, Conn(0, "::1", 1, "::1", 2), Conn(4, "a", 1, "b", 3)]),
-        }
-    ).map(make)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(packets(), max_size=25))
-def test_any_packets_are_survived_and_every_exchange_ends_once(stream: list[Packet]) -> None:
-    reader = HttpReader(max_connections=2)
-    facts = read(stream, reader)
-    facts += reader.expire(10**18)
-    begun = [f.xid for f in facts if isinstance(f, HttpRequest)]
-    ended = [f.xid for f in facts if isinstance(f, HttpEnd)]
-    assert sorted(begun) == sorted(ended) and len(set(ended)) == len(ended)
-    assert reader.connections == 0 and reader.snapshot() == []
-    assert reader._held.bytes == 0
-
-
-def test_memory_is_bounded() -> None:
-    reader = HttpReader(max_connections=16)
-    facts: list[AnyRecord] = []
-    for port in range(400):
-        conn = Conn(0, "a", 80, "b", port)
-        wire = Wire(conn).open().send(FIRST)
-        wire.skip(client=1).send(*[b"x" * 65536] * 80, ack=False)  # never acknowledged
-        facts += read(wire.packets, reader)
-        assert reader.connections <= 16 and reader._held.bytes <= 16 << 20
-    assert reader._held.bytes <= 16 << 20
-    assert len(reader._gone) <= 16
-    assert sum(isinstance(f, HttpEnd) for f in facts) >= 400 - 16
-
-
-def test_pipelining_without_end_is_given_up() -> None:
-    wire = Wire().open().send(b"GET / HTTP/1.1\r\n\r\n" * 5000)
-    facts = read(wire.packets)
-    assert sum(isinstance(f, HttpEnd) for f in facts) == 64
-    assert sum(isinstance(f, HttpUnreadable) for f in facts) == 1
 
 
 def test_idle_connections_are_forgotten_and_read_on() -> None:

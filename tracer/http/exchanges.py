@@ -30,6 +30,7 @@ class Exchange:
 
     __slots__ = (
         "bytes",
+        "ended",
         "endpoint",
         "facts",
         "method",
@@ -52,6 +53,7 @@ class Exchange:
         self.status: int | None = None
         self.reply: Reply | None = None
         self.bytes = 0
+        self.ended = False
 
 
 def content_length(value: bytes) -> int | None:
@@ -71,8 +73,10 @@ class Exchanges:
         self._xids = xids
 
     def tell(self, exchange: Exchange, fact: AnyRecord) -> None:
-        exchange.facts.append(fact)
-        self.out.append(fact)
+        """Nothing is told of an exchange after its end."""
+        if not exchange.ended:
+            exchange.facts.append(fact)
+            self.out.append(fact)
 
     def begin(self, ts_ns: int, method: str, url: str) -> Exchange:
         """A request whose first byte arrived at `ts_ns`."""
@@ -89,7 +93,9 @@ class Exchanges:
         return exchange
 
     def end(self, exchange: Exchange, ts_ns: int, why: EndWhy) -> None:
-        """The exchange is over at `ts_ns`."""
+        """The exchange is over at `ts_ns`, unless it was before."""
+        if exchange.ended:
+            return
         self.open.remove(exchange)
         self.heads -= exchange.method == "HEAD"
         reply, says, tokens, model, error = exchange.reply, None, None, None, False
@@ -108,6 +114,7 @@ class Exchanges:
             error=error or (exchange.status or 0) >= 400,
         )
         self.tell(exchange, fact)
+        exchange.ended = True
 
     def end_all(self, ts_ns: int, why: EndWhy) -> None:
         while self.open:

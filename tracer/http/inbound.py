@@ -132,8 +132,7 @@ class Requests:
         if exchange is None:
             return
         exchange.whole_request = True
-        if exchange in self._exchanges.open:
-            self._exchanges.tell(exchange, _body(exchange, self._ts))
+        self._exchanges.tell(exchange, _body(exchange, self._ts))
         exchange.scan = None
 
 
