@@ -150,13 +150,14 @@ def derive(e: Evidence) -> Derived:
         outcome=outcome, took_ns=_judged_ns(outcome, window, ttft, tiled),
         uncached_tokens=uncached_tokens(says), complete=not missing,
     )  # fmt: skip
+    streamed = scene.streams(e.request)
     first, second = e.request.first_token_ns, e.request.second_token_ns
     answer = e.request.first_answer_ns
     tokens = says.completion_tokens if says.completion_tokens is not None else says.predicted_n
     return Derived(
         evidence=e, model=model, kind=kind, outcome=outcome,
         died_in=_died_in(s, outcome, tiled), ttft_ns=ttft, window_ns=window,
-        first_decode_ns=None if first is None else _since(first, second),
+        first_decode_ns=None if first is None or not streamed else _since(first, second),
         first_answer_ns=_since(s.start_ns, answer),
         prompt_tokens=_prompt_tokens(says), cached_tokens=says.cache_n,
         tokens=tokens if tokens is not None else e.request.tokens,

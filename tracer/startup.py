@@ -133,18 +133,15 @@ def _woken(scene: Scene) -> Start | None:
     begin = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
     head = early_head_ns(scene.serving, program_of(scene))
     until = head if head is not None else scene.end_ns
-    opened = {
-        (o.dev, o.ino, o.token): o.ts_ns for o in scene.e.opens if o.tgid in scene.tree
-    }  # fmt: skip
+    opened = {((o.dev, o.ino), o.ts_ns) for o in scene.e.opens if o.tgid in scene.tree}
     brought = [
-        b for b in bulks(scene, scene.tree, 0, until)
-        if b.end_ns > scene.start_ns
-        and any(k[:2] == b.key and t == b.open_ns for k, t in opened.items())
-    ]  # fmt: skip
+        b
+        for b in bulks(scene, scene.tree, 0, until)
+        if b.end_ns > scene.start_ns and (b.key, b.open_ns) in opened
+    ]
     if not brought:
         return None
-    first = brought[0].open_ns
-    since = min([begin, first, *(b.open_ns for b in brought)])
+    since = min(begin, *(b.open_ns for b in brought))
     start = _make(scene, scene.runner, since, wake=True)
     return start if start.bulks else None
 
