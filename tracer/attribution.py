@@ -16,8 +16,11 @@ from tracer.derived import PHASES, Phases, Spike
 _EXPANDED_PART = 10
 #: Phases whose excess is within a tenth of the largest are named beside it.
 _NEAR_PART = 10
-#: Prefill up to so many times what its size lets expect is explained by its size.
+#: Prefill up to so many times what its size lets expect is explained by its size, ...
 _EXPLAINED = 2.0
+#: ... and up to so many times far outside the sizes seen: attention grows faster than a line.
+_EXPLAINED_FAR = 4.0
+_FAR = 4
 _COLD = ("evict", "spawn", "load", "transfer", "init")
 _SWITCH_STAGES = ("queue.switch", "queue.drain")
 
@@ -96,7 +99,9 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
     if largest != "prefill.prompt" or case.uncached_tokens is None:
         return largest
     expected = base.prefill_ns(case.uncached_tokens)
-    if expected is None or work_ns(case.phases)["prefill"] <= expected * _EXPLAINED:
+    far = case.uncached_tokens > _FAR * base.most_tokens
+    limit = _EXPLAINED_FAR if far else _EXPLAINED
+    if expected is None or work_ns(case.phases)["prefill"] <= expected * limit:
         return largest
     return "prefill.unexplained"
 
