@@ -14,7 +14,7 @@ from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawPacket
-from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick, Unlisten
+from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 1_000_000_000
@@ -80,11 +80,8 @@ class Live:
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):
             return self._http.packet(_packet(raw))
-        gone: list[tuple[int, int]] = []
-        if isinstance(raw, Exit):
-            gone = self._discovery.ports_of(raw.tgid)
-        elif isinstance(raw, Unlisten):
-            gone = [(raw.netns, raw.port)]
+        # A port that only closes may still have replies under way; a dead owner has not.
+        gone = self._discovery.ports_of(raw.tgid) if isinstance(raw, Exit) else []
         records = self._discovery.translate(raw)
         for netns, port in gone:
             records += self._http.port_gone(raw.ts_ns, netns, port)

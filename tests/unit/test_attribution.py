@@ -154,7 +154,7 @@ def test_other_that_dominates_is_unknown_and_lowers_confidence() -> None:
     ],
 )
 def test_a_long_prompt_is_the_cause_only_if_its_size_explains_it(tokens: int, cause: str) -> None:
-    """Warm prompts of 26 tokens take 29 ms: 1.1 ms a token, and far beyond maybe four times that."""
+    """Warm prompts of 26 tokens take 29 ms: 1.1 ms a token; far beyond, up to four times that."""
     c = case({"queue.socket": 1, "prefill.prompt": 2000}, baseline=warm(30), tokens=tokens)
     assert attribution.judge(c).cause == cause
 
