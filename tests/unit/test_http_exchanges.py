@@ -196,6 +196,17 @@ def test_closed_client_is_gone_when_the_server_gives_up() -> None:
     )
 
 
+def test_an_error_written_to_a_client_that_gave_up_is_no_answer() -> None:
+    """A router whose load failed with its client's patience still writes a 500 to the socket."""
+    wire = Wire().open().send(post(CHAT, BODY)).client_fin()
+    gave_up = wire.packets[-1].ts_ns
+    wire.reply(json_reply(b"{}").replace(b"200 OK", b"500 Internal")).server_fin()
+    facts = read(wire.packets)
+    (end,) = (f for f in facts if isinstance(f, HttpEnd))
+    assert (end.why, end.error) == ("client_gone", True)
+    assert end.ts_ns <= gave_up
+
+
 def test_half_a_request_is_over_with_its_client() -> None:
     wire = Wire().open().send(post(CHAT, BODY)[:-5]).client_fin()
     assert read(wire.packets) == [request(3), HttpEnd(ts_ns=5, xid=1, why="client_gone")]

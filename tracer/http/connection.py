@@ -216,6 +216,7 @@ class Connection:
     def _client_done(self, ts_ns: int) -> None:
         """A client may close its side and still read; only half a request is over for good."""
         self._client_fin_ns = ts_ns
+        self._dialogue.exchanges.client_fin_ns = ts_ns
         if self._dialogue.exchanges.open and not self._dialogue.exchanges.open[-1].whole_request:
             self._dialogue.exchanges.end(self._dialogue.exchanges.open[-1], ts_ns, "client_gone")
 

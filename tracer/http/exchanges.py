@@ -61,15 +61,19 @@ def content_length(value: bytes) -> int | None:
 
 
 class Exchanges:
-    """Facts gather in `out`, which its owner empties. `heads`: open ones with method HEAD."""
+    """Facts gather in `out`, which its owner empties. `heads`: open ones with method HEAD.
 
-    __slots__ = ("_xids", "conn", "heads", "open", "out")
+    `client_fin_ns`: when the client closed its side, if it did.
+    """
+
+    __slots__ = ("_xids", "client_fin_ns", "conn", "heads", "open", "out")
 
     def __init__(self, conn: Conn, xids: Iterator[int], out: list[AnyRecord]) -> None:
         self.conn = conn
         self.open: deque[Exchange] = deque()
         self.out = out
         self.heads = 0
+        self.client_fin_ns: int | None = None
         self._xids = xids
 
     def tell(self, exchange: Exchange, fact: AnyRecord) -> None:
@@ -96,6 +100,9 @@ class Exchanges:
         """The exchange is over at `ts_ns`, unless it was before."""
         if exchange.ended:
             return
+        if why == "complete" and self.client_fin_ns is not None and (exchange.status or 0) >= 500:
+            # What a proxy writes into the void for a client that gave up is no answer.
+            why, ts_ns = "client_gone", self.client_fin_ns
         self.open.remove(exchange)
         self.heads -= exchange.method == "HEAD"
         reply, says, tokens, model, error = exchange.reply, None, None, None, False
