@@ -114,12 +114,12 @@ def client(case: Case) -> str | None:
     return f"{ours:.3f} ms, client {theirs:.3f} ms" if off else None
 
 
-def prompt(case: Case) -> str | None:
+def prompt(case: Case, within_ms: float = 5.0, within: float = 0.03) -> str | None:
     """Prompt time against what the server reports."""
     stages = case.answer["stages_ms"]
     ours = stages.get("prefill.prompt", 0.0) + stages.get("prefill.shared", 0.0)
     server = case.sent.prompt_eval_ms
-    off = abs(ours - server) > max(5.0, 0.03 * server)
+    off = abs(ours - server) > max(within_ms, within * server)
     return f"{ours:.3f} ms, server {server:.3f} ms" if off else None
 
 

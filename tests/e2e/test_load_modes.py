@@ -13,10 +13,10 @@ from tests.workloads.throttle import Throttle
 from tests.workloads.ttftd import Ttftd
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
-DISK_BYTES_PER_S = 150_000_000
+DISK_BYTES_PER_S = 60_000_000
 # A tied embedding is read twice by this server wherever it reads instead of mapping.
 EMBEDDING_BYTES = 178_262_016
-HEADER_BYTES = 7_000_000
+HEADER_BYTES = 7_000_000  # read by each of two passes before the load
 
 
 @pytest.mark.parametrize("mode", ["mmap", "none", "dio", "mlock", "mmap+mlock"])
@@ -42,7 +42,7 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
 
     read = first["evidence"]["weights_bytes_from_disk"]
     if mode == "dio":
-        assert size <= read <= size + EMBEDDING_BYTES + HEADER_BYTES
+        assert size <= read <= size + EMBEDDING_BYTES + 2 * HEADER_BYTES
     else:
         assert read == pages
     assert 0.99 * size <= first["evidence"]["weights_bytes"] <= pages
@@ -52,4 +52,6 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
     assert "load.refault" not in first["spike"]["why"]
 
     assert second["evidence"]["weights_bytes_from_disk"] == 0
-    assert [second["phases_ms"][phase] for phase in ("evict", "spawn", "load", "init")] == [0] * 4
+    assert [second["phases_ms"][phase] for phase in ("evict", "spawn", "init")] == [0] * 3
+    # Pages of the mapping that this prompt is the first to touch.
+    assert second["phases_ms"]["load"] < 0.01 * second["ttft_ms"]

@@ -15,12 +15,9 @@ BTF = Path("/sys/kernel/btf/vmlinux")
 _NR_BPF = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD = 5
 _PROG_GET_NEXT_ID = 11
-_PROG_GET_FD_BY_ID = 13
-_OBJ_GET_INFO = 15
 _LINK_GET_NEXT_ID = 31
 _RAW_TRACEPOINT = 17
 _RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
-_INFO_NAME = 64  # offset of bpf_prog_info.name
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,25 +61,24 @@ def _ids(command: int) -> list[int]:
         found.append(last)
 
 
-def program_names(prefix: str = "") -> dict[int, str]:
-    """Loaded programs by id, those whose name (15 letters of it) begins with `prefix`."""
-    names: dict[int, str] = {}
-    for number in _ids(_PROG_GET_NEXT_ID):
-        try:
-            fd, _ = _bpf(_PROG_GET_FD_BY_ID, struct.pack("<I", number))
-        except FileNotFoundError:
-            continue  # gone since
-        info = ctypes.create_string_buffer(256)
-        try:
-            _bpf(_OBJ_GET_INFO, struct.pack("<IIQ", fd, len(info), ctypes.addressof(info)))
-        finally:
-            os.close(fd)
-        name = info.raw[_INFO_NAME : _INFO_NAME + 16].split(b"\0")[0].decode()
-        if name.startswith(prefix):
-            names[number] = name
-    return names
+def program_ids() -> set[int]:
+    """Ids of all loaded programs."""
+    return set(_ids(_PROG_GET_NEXT_ID))
 
 
-def link_ids() -> list[int]:
+def link_ids() -> set[int]:
     """Ids of all BPF links."""
-    return _ids(_LINK_GET_NEXT_ID)
+    return set(_ids(_LINK_GET_NEXT_ID))
+
+
+def held(pid: int) -> tuple[set[int], set[int]]:
+    """Ids of the programs and of the links that a process has descriptors for."""
+    programs: set[int] = set()
+    links: set[int] = set()
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        if "link_id" in fields:
+            links.add(int(fields["link_id"]))
+        if "prog_id" in fields:
+            programs.add(int(fields["prog_id"]))
+    return programs, links
