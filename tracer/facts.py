@@ -9,6 +9,7 @@ from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
 from tracer.records import File, Span
 from tracer.scene import Key, Scene
+from tracer.servers import name_model
 from tracer.weights import BULK_BYTES, FAULTS, PAGE, READS, Disk, share
 from tracer.world import same_model
 
@@ -33,15 +34,15 @@ def _stem(name: str) -> str:
 
 def model_of(e: Evidence) -> str | None:
     """As the request names it, else the reply, the runner's command line, its weights file."""
-    for x in (e.request, e.hop):
-        if x and x.model:
-            return x.model
-    for x in (e.request, e.hop):
-        if x and x.reply_model:
-            return x.reply_model
+    both = [x for x in (e.request, e.hop) if x is not None]
     s = scene.of(e)
-    if s.life and s.life.command and s.life.command.model:
-        return s.life.command.model
+    named = name_model(
+        next((x.model for x in both if x.model), None),
+        next((x.reply_model for x in both if x.reply_model), None),
+        s.life.command if s.life else None,
+    )
+    if named is not None:
+        return named
     files = own_files(s)
     return _stem(name_of(s, files[0])) if files else None
 

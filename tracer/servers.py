@@ -79,6 +79,22 @@ def _model_name(alias: str | None, path: str | None) -> str | None:
     return name[:_NAME_LIMIT]
 
 
+def name_model(asked: str | None, replied: str | None, command: Command | None) -> str | None:
+    """What to call the model of a request, by what client, reply and its runner's command say.
+
+    A server of one model answers whatever name the client gives, so its own name counts; a reply
+    may name a whole path.
+    """
+    own = command.model if command else None
+    if command is not None and command.role == "single" and own:
+        return own
+    if asked:
+        return asked
+    if replied:
+        return _model_name(None, replied) if replied.startswith("/") else replied
+    return own
+
+
 def _command(program: str, role: str, args: Args, path: str | None, alias: str | None) -> Command:
     return Command(
         program=program,
@@ -132,7 +148,10 @@ def _vllm(args: Args, child: bool) -> Command | None:
             path = path or after[0]
     elif not any("vllm.entrypoints" in a for a in args):
         return None
-    return _command("vllm", "single", args, path, _value(args, "--served-model-name"))
+    name = _value(args, "--served-model-name")
+    if name is None and path and not path.startswith("/"):
+        name = path  # clients have to say it whole, as on the hub
+    return _command("vllm", "single", args, path, name)
 
 
 _PROGRAMS = {

@@ -10,6 +10,7 @@ from tracer.fileevents import MIB, FileEvents
 from tracer.linking import Linker, serving
 from tracer.processes import Ports, Proc, Processes
 from tracer.records import Armed, Host, Lost, Settings
+from tracer.servers import name_model
 
 FOREVER_NS = 1 << 63
 
@@ -96,13 +97,8 @@ def tree_of(world: World, talk: Talk) -> list[Proc]:
 def model_of(world: World, talk: Talk) -> str | None:
     """The model a request was for: as it says, its hop, the reply or its runner's command."""
     hop = serving(talk)
-    named = talk.body.model if talk.body is not None else None
-    if named is None and hop is not None:
-        named = hop.model
-    if named is None:
-        named = talk.model
-    if named is None and talk.runner is not None:
-        runner = world.procs.at(talk.runner, talk.arrival_ns)
-        if runner is not None and runner.command is not None:
-            named = runner.command.model
-    return named
+    asked = talk.body.model if talk.body is not None else None
+    if asked is None and hop is not None:
+        asked = hop.model
+    runner = None if talk.runner is None else world.procs.at(talk.runner, talk.arrival_ns)
+    return name_model(asked, talk.model, runner.command if runner is not None else None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracer.records import Command
-from tracer.servers import parse_command
+from tracer.servers import name_model, parse_command
 
 CASES = [
     (
@@ -49,12 +51,12 @@ CASES = [
     (
         ["/usr/bin/python3", "/v/bin/vllm", "serve", "org/m", "--port", "8000"],
         False,
-        Command(program="vllm", role="single", model="m", model_path="org/m", port=8000),
+        Command(program="vllm", role="single", model="org/m", model_path="org/m", port=8000),
     ),
     (
         ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "x/y"],
         False,
-        Command(program="vllm", role="single", model="y", model_path="x/y"),
+        Command(program="vllm", role="single", model="x/y", model_path="x/y"),
     ),
     (
         ["llama-swap", "--listen", ":8081"],
@@ -80,6 +82,24 @@ def test_known_command_lines(argv: list[str], child: bool, expected: Command | N
 def test_keys_never_leave() -> None:
     argv = ["llama-server", "-m", "/m/a.gguf", "--api-key", "SECRET", "--hf-token", "SECRET"]
     assert "SECRET" not in repr(parse_command(None, argv))
+
+
+@pytest.mark.parametrize(
+    ("asked", "replied", "role", "expected"),
+    [
+        ("gpt-4", "/m/beta.gguf", "single", "beta"),
+        ("alpha", "beta", "runner", "alpha"),
+        (None, "/m/alpha.gguf", "runner", "alpha"),
+        (None, "org/alpha", "runner", "org/alpha"),
+        (None, None, "runner", "beta"),
+    ],
+)
+def test_a_model_has_one_name(
+    asked: str | None, replied: str | None, role: Literal["single", "runner"], expected: str
+) -> None:
+    command = Command(program="llama-server", role=role, model="beta")
+    assert name_model(asked, replied, command) == expected
+    assert name_model(asked, None, None) == asked
 
 
 @given(st.text(), st.lists(st.text()), st.booleans())

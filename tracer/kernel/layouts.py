@@ -60,7 +60,7 @@ FILE_KEY = Layout("ttft_file_key", "ino:Q dev:I reserved:I")
 FILE_STATE = Layout(
     "ttft_file_state",
     "size:Q inserted:Q run_start_ns:Q run_end_ns:Q run_pages:Q run_tgid:I run_tid:I "
-    "generation:I opens:I magic:I reserved:I",
+    "generation:I opens:I magic:I elf:I",
 )
 SPAN_KEY = Layout("ttft_span_key", "ino:Q dev:I tid:I op:I reserved:I")
 SPAN_STATE = Layout(

@@ -17,10 +17,10 @@ from typing import Self
 from tracer.errors import KernelError, RecordError
 from tracer.kernel import features, layouts, libbpf, maps, perf, wire
 from tracer.kernel.maps import Table
-from tracer.kernel.probes import BY_PROGRAM, Probes, Program
+from tracer.kernel.probes import BY_PROGRAM, ON_DEMAND, Probes, Program
 from tracer.kernel.ring import Rings
 from tracer.kernel.sweep import Sweeper
-from tracer.kernel.wire import Raw
+from tracer.kernel.wire import Raw, RawMagic
 from tracer.records import Exit, Insert, Op, Span
 
 OBJECTS = Path(__file__).parent / "objects"
@@ -103,6 +103,8 @@ class Kernel:
         self._bad_records = 0
         self._ended: deque[tuple[int, int]] = deque()
         self._stats_fd: int | None = None
+        self._on_demand = False
+        self._programs_seen: set[tuple[int, int]] = set()
         self._swept_ns = time.monotonic_ns()
         self._missed: dict[str, int] = {}
         self._missed_due_ns = 0
@@ -118,7 +120,7 @@ class Kernel:
         path: Path | None = None,
         attach: bool = True,
     ) -> Self:
-        """Load the object and attach all groups that are not `off`.
+        """Load the object and attach all groups that are not `off` nor for special need.
 
         `btf`: type information of the kernel, where it has none itself. `sizes`: of the
         rings in bytes and of the tables in entries, by name.
@@ -135,8 +137,9 @@ class Kernel:
             raise
         try:
             for group in kernel.probes.groups if attach else ():
-                if group not in kernel._off:
+                if group not in kernel._off and group not in ON_DEMAND:
                     kernel.attach(group)
+            kernel._on_demand = attach and not kernel._off & set(ON_DEMAND)
         except KernelError:
             kernel.close()
             raise
@@ -174,7 +177,7 @@ class Kernel:
 
     def attach(self, group: str) -> int:
         """Attach a group; ns it took."""
-        return self.probes.attach(group, self.watched() if group == "faults" else None)
+        return self.probes.attach(group, self.watched())
 
     def detach(self, group: str) -> int:
         """Detach a group; ns it took."""
@@ -213,7 +216,7 @@ class Kernel:
             self._mark(pidfd, 1)
         finally:
             os.close(pidfd)
-        self.probes.cover(tgid)
+        self.probes.cover("faults", tgid)
 
     def _mark(self, pidfd: int, value: int) -> None:
         try:
@@ -280,6 +283,8 @@ class Kernel:
                 self._bad_records += 1
                 continue
             found.append(raw)
+            if self._on_demand:
+                self._arm(raw)
             if isinstance(raw, Exit):
                 self._ended.append((raw.ts_ns, raw.tgid))
                 found += self._sweeper.end_of(raw.tgid)
@@ -296,6 +301,16 @@ class Kernel:
         """
         self._swept_ns = now_ns
         return self._sweeper.sweep(now_ns)
+
+    def _arm(self, raw: Raw) -> None:
+        """Watch minor faults of a process that maps weights and will fault them in."""
+        if isinstance(raw, RawMagic) and raw.data.startswith(b"\x7fELF"):
+            self._programs_seen.add((raw.dev, raw.ino))
+        if not isinstance(raw, Span) or raw.op != "mmap" or raw.populate:
+            return
+        if (raw.dev, raw.ino) not in self._programs_seen:
+            self.probes.attach("minor", [])
+            self.probes.cover("minor", raw.tgid)
 
     def _forget(self, now_ns: int) -> None:
         gone = set()

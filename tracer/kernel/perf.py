@@ -18,7 +18,7 @@ from pathlib import Path
 from tracer.kernel import libbpf
 
 PAGE_FAULTS, PAGE_FAULTS_MIN, PAGE_FAULTS_MAJ = 2, 5, 6
-#: Program for each event: the first fires when a fault begins, one of the others at its end.
+#: The first fires when a fault begins, one of the others at its end.
 EVENTS = {
     "ttft_fault_begin": PAGE_FAULTS,
     "ttft_fault_minor": PAGE_FAULTS_MIN,
@@ -84,7 +84,7 @@ class FaultEvents:
     def _open_thread(self, tid: int) -> list[int]:
         fds: list[int] = []
         # Ends first: a begin without an end would be paired with the end of a later fault.
-        for program in sorted(EVENTS, key=lambda name: name == "ttft_fault_begin"):
+        for program in sorted(self._programs, key=lambda name: name == "ttft_fault_begin"):
             try:
                 fd = open_event(EVENTS[program], tid)
             except OSError as error:

@@ -35,9 +35,12 @@ PROBES = (
     Probe(
         "files", "ttft_sys_exit", "tp_btf/sys_exit", False, "opens, reads and mappings of weights"
     ),
-    Probe("faults", "ttft_fault_begin", "perf_event", False, "page faults on weights"),
-    Probe("faults", "ttft_fault_minor", "perf_event", False, "page faults on weights"),
-    Probe("faults", "ttft_fault_major", "perf_event", False, "page faults on weights"),
+    Probe(
+        "faults", "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, "faults that read weights"
+    ),
+    Probe("faults", "ttft_fault_major", "perf_event", False, "faults that read weights"),
+    Probe("minor", "ttft_fault_begin", "perf_event", False, "faults on cached weights"),
+    Probe("minor", "ttft_fault_minor", "perf_event", False, "faults on cached weights"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
     Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
     Probe(
@@ -55,8 +58,10 @@ PROBES = (
         "when the server read a request",
     ),
 )
-#: Those that stay; the others cost every process something and come and go.
-ALWAYS_ON = ("lifecycle", "cache", "sockets")
+#: Groups that cost others next to nothing.
+ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults")
+#: Attached to a process when it maps weights without populating: costs it 0.4 us a fault.
+ON_DEMAND = ("minor",)
 BY_PROGRAM = {probe.program: probe for probe in PROBES}
 
 
@@ -75,7 +80,7 @@ class Probes:
         self.programs = programs
         self.missing = missing
         self._links: dict[str, list[int]] = {}
-        self._faults: FaultEvents | None = None
+        self._events: dict[str, FaultEvents] = {}
 
     @property
     def groups(self) -> list[str]:
@@ -86,17 +91,17 @@ class Probes:
         return [g for g in self.groups if g in self._links]
 
     def attach(self, group: str, tgids: list[int] | None = None) -> int:
-        """Attach a group, for faults to these processes; ns it took, 0 where it was attached."""
+        """Attach a group, perf events of it to these processes; ns, 0 where it was attached."""
         if group in self._links:
             return 0
         began = time.monotonic_ns()
         chosen = {n: p for n, p in self.programs.items() if p.probe.group == group}
         self._links[group] = links = []
         perf = {n: libbpf.program_fd(p.handle) for n, p in chosen.items() if n in EVENTS}
-        if len(perf) == len(EVENTS):
-            self._faults = FaultEvents(perf)
+        if perf:
+            self._events[group] = FaultEvents(perf)
             for tgid in tgids or []:
-                self._faults.add(tgid)
+                self._events[group].add(tgid)
         for name, program in chosen.items():
             if name not in EVENTS:
                 links += self._attach_one(name, program)
@@ -131,29 +136,30 @@ class Probes:
         began = time.monotonic_ns()
         for link in self._links.pop(group, []):
             libbpf.destroy_link(link)
-        if group == "faults" and self._faults:
-            self._faults.close()
-            self._faults = None
+        if group in self._events:
+            self._events.pop(group).close()
         return time.monotonic_ns() - began
 
-    def cover(self, tgid: int) -> None:
-        """A process became watched: its threads' faults too, if that group is attached."""
-        if self._faults:
-            self._faults.add(tgid)
+    def cover(self, group: str, tgid: int) -> None:
+        """Faults of a process, if the group is attached and it is not covered yet."""
+        events = self._events.get(group)
+        if events and tgid not in events.covered:
+            events.add(tgid)
 
     def uncover(self, tgid: int) -> None:
-        if self._faults:
-            self._faults.remove(tgid)
+        for events in self._events.values():
+            events.remove(tgid)
 
     def drop_events(self, ended: Collection[int], watched: Collection[int]) -> None:
-        """Give back the fault events of processes that ended long ago.
+        """Give back the events of processes that ended long ago.
 
         Closing an event ends it in the children that inherited it, so all stay while one of
         those still runs.
         """
-        if self._faults and self._faults.covered >= set(watched):
-            for tgid in ended:
-                self._faults.remove(tgid)
+        for events in self._events.values():
+            if events.covered >= set(watched):
+                for tgid in ended:
+                    events.remove(tgid)
 
     def close(self) -> None:
         for group in list(self._links):
