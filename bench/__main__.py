@@ -1,7 +1,7 @@
 """`python -m bench`: measure every budget, print the table, write build/bench/*.json.
 
 Needs root and a kernel that takes BPF. Exit code 0 when all budgets are met, 1 when one is missed
-or could not be measured.
+or its bench failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from bench.common import Plan, Row, say
 from tests.workloads import bpf
 from tracer.errors import TtftError
 
-BENCHES: dict[str, Callable[[Plan], list[Row]]] = {
+BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "overhead": overhead.run,
     "unrelated": unrelated.run,
     "footprint": footprint.run,
@@ -80,11 +80,13 @@ def arguments() -> argparse.Namespace:
 
 
 def attempt(name: str, plan: Plan) -> list[Row]:
-    """The rows of one bench; one that fails is a missed row, and the others still run."""
+    """The rows of one bench; where it fails, those before it and a missed one."""
+    rows: list[Row] = []
     try:
-        return BENCHES[name](plan)
+        rows.extend(BENCHES[name](plan))
     except TROUBLE as error:
-        return [Row(f"{name}: {type(error).__name__}", str(error)[:200], "-", False)]
+        rows.append(Row(f"{name}: {type(error).__name__}", str(error)[:200], "-", False))
+    return rows
 
 
 def write(path: Path, full: bool, rows: Sequence[Row]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.common import Plan, Row, router, say, ttft_ms, watching
 from tests.workloads import pagecache
@@ -13,7 +13,7 @@ from tests.workloads.ttftd import Json
 Pair = tuple[Json, Reply]
 
 
-def run(plan: Plan) -> list[Row]:
+def run(plan: Plan) -> Iterator[Row]:
     """Warm requests, switches with and without the weights in the page cache."""
     with router(plan) as asker, watching(plan, asker.server.port) as daemon:
         say("our figures against the client's and the server's")
@@ -25,7 +25,7 @@ def run(plan: Plan) -> list[Row]:
             replies += [asker.warm(model, 4) for _ in range(4)]
         pairs = list(zip(daemon.explained(replies), replies, strict=True))
         lost = daemon.get("/v1/status")["lost"]
-    return [_client(pairs), _prompt(pairs), _other(pairs), _complete(pairs, lost)]
+    yield from (_client(pairs), _prompt(pairs), _other(pairs), _complete(pairs, lost))
 
 
 def _client(pairs: Sequence[Pair]) -> Row:

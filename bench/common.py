@@ -107,10 +107,8 @@ def ratio_row(
     )
 
 
-def limit_row(what: str, value: float | None, budget: float, unit: str, digits: int = 1) -> Row:
-    """A row that is missed when the value is above the budget, or could not be had."""
-    if value is None:
-        return Row(what, "not measured", f"{budget:g} {unit}".strip(), None)
+def limit_row(what: str, value: float, budget: float, unit: str, digits: int = 1) -> Row:
+    """A row that is missed when the value is above the budget."""
     return Row(
         what,
         f"{value:.{digits}f} {unit}".strip(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bench.common import (
     Asker,
@@ -26,16 +26,15 @@ from tests.workloads.waiting import wait_for
 SETTLE_S = 5.0
 
 
-def run(plan: Plan) -> list[Row]:
+def run(plan: Plan) -> Iterator[Row]:
     """All rows on one router."""
     with router(plan) as asker:
         asker.warm("alpha")
-        rows = [_start(plan)]
+        yield _start(plan)
         with watching(plan, asker.server.port) as daemon:
-            rows += _idle(plan, daemon)
-            rows += _cold(plan, asker, daemon)
-            rows.append(_spikes_command(plan, daemon))
-    return rows
+            yield from _idle(plan, daemon)
+            yield from _cold(plan, asker, daemon)
+            yield _spikes_command(plan, daemon)
 
 
 def _start(plan: Plan) -> Row:

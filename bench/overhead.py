@@ -32,21 +32,20 @@ Ask = Callable[[], Reply]
 Pairs = tuple[list[Reply], list[Reply]]
 
 
-def run(plan: Plan) -> list[Row]:
+def run(plan: Plan) -> Iterator[Row]:
     """Our own rows, then the peers'."""
     with router(plan) as asker:
         ours = peers.ttftd(plan)
-        rows = _warm_rows("", _warm(plan, asker, ours, plan.times(100, 200)), BUDGET)
-        rows += _cold_rows("", _cold(plan, asker, ours, plan.times(10, 100)), BUDGET)
-        rows += _bpf_time(plan, asker)
+        yield from _warm_rows("", _warm(plan, asker, ours, plan.times(100, 200)), BUDGET)
+        yield from _cold_rows("", _cold(plan, asker, ours, plan.times(10, 100)), BUDGET)
+        yield from _bpf_time(plan, asker)
         for name, peer in (("strace", peers.strace(plan)), ("bpftrace", peers.bpftrace(plan))):
             if peer is None:
-                rows.append(Row(f"{name} in our place", "not installed"))
+                yield Row(f"{name} in our place", "not installed")
                 continue
             say(f"{name} in our place")
-            rows += _warm_rows(f"{name}: ", _warm(plan, asker, peer, plan.times(10, 30)), None)
-            rows += _cold_rows(f"{name}: ", _cold(plan, asker, peer, plan.times(4, 10)), None)
-    return rows
+            yield from _warm_rows(f"{name}: ", _warm(plan, asker, peer, plan.times(10, 30)), None)
+            yield from _cold_rows(f"{name}: ", _cold(plan, asker, peer, plan.times(4, 10)), None)
 
 
 def _warm_rows(prefix: str, pairs: Pairs, budget: float | None) -> list[Row]:

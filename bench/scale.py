@@ -31,9 +31,11 @@ HISTORY = 1_000_000
 LONG_HISTORY = "[history]\nmax_age_days = 100000\nmax_mb = 1000000\n"
 
 
-def run(plan: Plan) -> list[Row]:
+def run(plan: Plan) -> Iterator[Row]:
     """Streams, reads, history."""
-    return [*_streams(plan), *_reads(plan), *_history(plan)]
+    yield from _streams(plan)
+    yield from _reads(plan)
+    yield from _history(plan)
 
 
 # --- 200 streaming clients ------------------------------------------------------------

@@ -68,17 +68,17 @@ def workload(plan: Plan) -> Iterator[Unrelated]:
         process.close()
 
 
-def run(plan: Plan) -> list[Row]:
+def run(plan: Plan) -> Iterator[Row]:
     """Beside a warm quiet server, then during cold loads."""
     with workload(plan) as process:
         with router(plan) as asker:
             asker.warm("alpha")
-            rows = _quiet(plan, process, asker.server.port)
+            yield from _quiet(plan, process, asker.server.port)
         try:
             with Throttle(plan.models / "alpha.gguf", "ttft-bench") as throttle:
-                return rows + _loading(plan, process, throttle)
+                yield from _loading(plan, process, throttle)
         except ThrottleError as error:
-            return [*rows, Row("unrelated processes during a cold load", f"not measured: {error}")]
+            yield Row("unrelated processes during a cold load", f"not measured: {error}")
 
 
 def _quiet(plan: Plan, process: Unrelated, port: int) -> list[Row]:
