@@ -1,22 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Page faults on tracked files. Software perf events of watched threads mark begin and
- * end of each fault, so other processes pay nothing.
+/* Page faults on tracked files. Software perf events of watched threads mark their end, so
+ * other processes pay nothing. An event is skipped by the kernel while a bpf() call on maps
+ * was preempted on the same processor: counts may be short by that, hardly ever.
  */
 #include "mappings.bpf.h"
 #include "spans.bpf.h"
 
-INLINE int on_fault_begin(u64 addr)
+INLINE struct thread *thread_of_current(void)
 {
-	struct task_struct *task = current_task();
+	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL,
+						BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t)
+		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
+	return t;
+}
+
+INLINE int on_fault_begin(void)
+{
+	struct thread *t = thread_of_current();
+
+	if (t)
+		t->fault_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+INLINE int on_miss(struct address_space *mapping)
+{
 	struct thread *t;
 
-	t = bpf_task_storage_get(&threads, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!t) {
-		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
+	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
 		return 0;
-	}
-	t->fault_addr = addr;
-	t->fault_ns = bpf_ktime_get_ns();
+	t = thread_of_current();
+	if (t)
+		t->miss_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -102,18 +119,20 @@ __noinline int account_late(struct thread *t)
 	return 1;
 }
 
-INLINE int on_fault_end(u32 op)
+INLINE int on_fault_end(u64 addr, u32 op)
 {
 	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL, 0);
-	struct late_run fault = {.op = op, .count = 1};
+	struct late_run fault = {.op = op, .count = 1, .low = addr, .high = addr};
 
-	if (!t || !t->fault_ns || !current_task()->mm)
+	if (!t || !current_task()->mm)
 		return 0;
 	fault.end_ns = bpf_ktime_get_ns();
-	fault.start_ns = t->fault_ns;
-	fault.busy_ns = fault.end_ns - fault.start_ns;
-	fault.low = fault.high = t->fault_addr;
+	fault.start_ns = op == TTFT_OP_FAULT_MAJOR && t->miss_ns ? t->miss_ns : t->fault_ns;
 	t->fault_ns = 0;
+	t->miss_ns = 0;
+	if (!fault.start_ns)
+		return 0;
+	fault.busy_ns = fault.end_ns - fault.start_ns;
 	if (t->late_count)
 		account_late(t);
 	if (!account(t, &fault))
@@ -121,20 +140,30 @@ INLINE int on_fault_end(u32 op)
 	return 0;
 }
 
-SEC("perf_event")
-int ttft_fault_begin(struct bpf_perf_event_data *ctx)
-{
-	return on_fault_begin(ctx->addr);
-}
+/* Major faults cost others nothing: these two run only where a page of a file was missing. */
 
-SEC("perf_event")
-int ttft_fault_minor(struct bpf_perf_event_data *ctx)
+SEC("tp_btf/mm_filemap_fault")
+int BPF_PROG(ttft_fault_miss, struct address_space *mapping)
 {
-	return on_fault_end(TTFT_OP_FAULT_MINOR);
+	return on_miss(mapping);
 }
 
 SEC("perf_event")
 int ttft_fault_major(struct bpf_perf_event_data *ctx)
 {
-	return on_fault_end(TTFT_OP_FAULT_MAJOR);
+	return on_fault_end(ctx->addr, TTFT_OP_FAULT_MAJOR);
+}
+
+/* Minor ones cost every fault of the process: a third of its time. */
+
+SEC("perf_event")
+int ttft_fault_begin(struct bpf_perf_event_data *ctx)
+{
+	return on_fault_begin();
+}
+
+SEC("perf_event")
+int ttft_fault_minor(struct bpf_perf_event_data *ctx)
+{
+	return on_fault_end(ctx->addr, TTFT_OP_FAULT_MINOR);
 }

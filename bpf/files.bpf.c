@@ -193,7 +193,11 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 		e.flags = mmap_flags(args->a3);
 	else if (t->op == TTFT_OP_MADVISE)
 		e.flags = (args->a2 & 0xff) << 8;
-	add_event(&e);
+	/* A mapping that is not populated will be faulted in: user space must know now. */
+	if (t->op == TTFT_OP_MMAP)
+		tell_event(&e, !(e.flags & TTFT_SPAN_POPULATE) && !t->seen_elf);
+	else
+		add_event(&e);
 	if (t->want_magic)
 		exit_magic(t, nr, args, ret);
 }

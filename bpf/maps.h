@@ -22,7 +22,7 @@ struct ttft_file_state {
 	__u32 generation; /* of the inode: another one is another file */
 	__u32 opens;
 	__u32 magic; /* first bytes: 0 not seen, 1 fewer than TTFT_MAGIC_LEN, 2 seen */
-	__u32 reserved;
+	__u32 elf;   /* a program or library, by its first bytes */
 };
 
 struct ttft_span_key {

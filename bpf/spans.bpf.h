@@ -50,7 +50,7 @@ INLINE void add_total(const struct event *e)
 	__sync_fetch_and_add(&total->busy_ns, e->busy_ns);
 }
 
-INLINE void emit_span(const struct ttft_span_key *key, const struct ttft_span_state *s)
+INLINE void emit_span(const struct ttft_span_key *key, const struct ttft_span_state *s, bool urgent)
 {
 	struct ttft_span *rec = reserve_record(TTFT_SPAN, sizeof(*rec));
 
@@ -64,7 +64,7 @@ INLINE void emit_span(const struct ttft_span_key *key, const struct ttft_span_st
 	rec->bytes = s->bytes;
 	rec->count = s->count;
 	rec->op = key->op;
-	submit_record(rec, false);
+	submit_record(rec, urgent);
 }
 
 INLINE bool span_continues(const struct ttft_span_state *s, const struct event *e)
@@ -113,11 +113,27 @@ INLINE void add_event(const struct event *e)
 		s->bytes += e->bytes;
 		s->count += e->count;
 	} else {
-		emit_span(&key, s);
+		emit_span(&key, s, false);
 		begin_span(s, e);
 	}
 	barrier();
 	s->end = s->begin;
+}
+
+/* An event that is a span of its own, told at once. */
+INLINE void tell_event(const struct event *e, bool urgent)
+{
+	struct ttft_span_key key = {
+		.ino = e->file.ino,
+		.dev = e->file.dev,
+		.tid = (u32)e->tgid_tid,
+		.op = e->op,
+	};
+	struct ttft_span_state single = {};
+
+	add_total(e);
+	begin_span(&single, e);
+	emit_span(&key, &single, urgent);
 }
 
 #endif

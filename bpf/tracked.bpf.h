@@ -55,9 +55,11 @@ struct thread {
 	struct ttft_file_id seen;
 	u32 seen_magic;
 	u32 next_slot;
+	u32 seen_elf;
+	u32 reserved;
 	/* the fault it is in */
-	u64 fault_ns;
-	u64 fault_addr;
+	u64 fault_ns; /* any fault, while minor ones are watched */
+	u64 miss_ns;  /* one that found no page mapped nearby */
 	u64 late_count;
 	struct late_run late[LATE_RUNS];
 	struct vma_slot slots[VMA_SLOTS];
@@ -253,6 +255,7 @@ __noinline int resolve(struct thread *t, struct file_facts *f, s32 fd, struct tt
 	t->seen_generation = generation;
 	t->seen = *id;
 	t->seen_magic = state->magic;
+	t->seen_elf = state->elf;
 	return 1;
 }
 
@@ -286,6 +289,8 @@ __noinline int take_magic(struct thread *t, struct ttft_file_id *id, u64 user, u
 		return 0;
 	}
 	state->magic = want == TTFT_MAGIC_LEN ? 2 : 1;
+	state->elf = rec->bytes[0] == 0x7f && rec->bytes[1] == 'E';
+	t->seen_elf = state->elf;
 	t->seen_magic = state->magic;
 	submit_record(rec, true);
 	return 1;

@@ -47,6 +47,7 @@ def _file_system(path: Path) -> str:
 def kernel(built: Path) -> Iterator[Kernel]:
     """All file and process programs attached, nothing watched."""
     with Kernel.open(off=("sockets",), path=built) as opened:
+        opened.attach("minor")
         yield opened
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -34,9 +35,8 @@ def test_all_programs_attach(built: Path) -> None:
         took_ms = (time.monotonic_ns() - began) / 1e6
         cpu_ms = (time.process_time_ns() - began_cpu) / 1e6
         assert kernel.probes.missing == {}
-        assert {g.group: g.attached for g in kernel.groups()} == dict.fromkeys(
-            kernel.probes.groups, True
-        )
+        off = {g.group: g.off_because for g in kernel.groups() if not g.attached}
+        assert off == {"minor": "not needed now"}
         assert set(kernel.probes.programs) == set(BY_PROGRAM)
         assert kernel.lost() == {}
     sys.stdout.write(f"\nopen to all attached: {took_ms:.1f} ms, {cpu_ms:.1f} ms of CPU\n")
@@ -64,7 +64,8 @@ def test_groups_can_be_off(built: Path) -> None:
     with Kernel.open(path=built, off=("sockets", "faults")) as kernel:
         off = {g.group: (g.off_because, g.unseen) for g in kernel.groups() if not g.attached}
     assert off == {
-        "faults": ("off in the configuration", "page faults on weights"),
+        "faults": ("off in the configuration", "faults that read weights"),
+        "minor": ("not needed now", "faults on cached weights"),
         "sockets": (
             "off in the configuration",
             "requests, replies and first tokens, listening ports and connections, "
@@ -73,10 +74,31 @@ def test_groups_can_be_off(built: Path) -> None:
     }
 
 
+def test_minor_faults_are_watched_where_weights_are_mapped_lazily(built: Path, disk: Path) -> None:
+    path = make_file(disk / "lazy", 8 * MIB)
+    with Kernel.open(path=built, off=("sockets",)) as kernel:
+        kernel.watch(os.getpid())
+        with path.open("rb") as file:
+            populated = mmap.mmap(
+                file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ
+            )
+            kernel.drain()
+            assert "minor" not in kernel.probes.attached
+            lazy = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+            kernel.drain()
+            assert "minor" in kernel.probes.attached
+        assert sum(lazy[at] for at in range(0, 8 * MIB, 4096)) > 0
+        total = kernel.totals()[os.getpid(), *key_of(path), "fault_minor"]
+        assert total.count > 0
+        assert (os.getpid(), *key_of(path), "fault_major") not in kernel.totals()
+        populated.close()
+        lazy.close()
+
+
 def test_groups_come_and_go(kernel: Kernel) -> None:
     """Attach and detach within a tenth of a second each, perf-type ones would take seconds."""
     kernel.watch(os.getpid())
-    for group in ("files", "faults", "cache"):
+    for group in ("files", "faults", "minor", "cache"):
         times = []
         for _ in range(5):
             times.append((kernel.detach(group) / 1e6, kernel.attach(group) / 1e6))
@@ -143,17 +165,12 @@ def test_killed_loader_leaves_nothing(built: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as it:
         assert it.stdout is not None
         assert it.stdout.readline() == b"ready\n"
-        ours = _held_by(it.pid)
-        assert len(ours) == len(BY_PROGRAM)
+        programs, links = bpf.held(it.pid)
+        assert len(programs) == len(BY_PROGRAM)
+        assert links
         it.send_signal(signal.SIGKILL)
-    wait_for(lambda: not ours & set(bpf.program_names()), 10, "the programs to go")
-
-
-def _held_by(pid: int) -> set[int]:
-    """Ids of the programs a process holds."""
-    texts = [p.read_text() for p in Path(f"/proc/{pid}/fdinfo").iterdir()]
-    lines = [line.split() for text in texts for line in text.splitlines()]
-    return {int(line[1]) for line in lines if line[0] == "prog_id:"}
+    wait_for(lambda: not programs & bpf.program_ids(), 10, "the programs to go")
+    wait_for(lambda: not links & bpf.link_ids(), 10, "the links to go")
 
 
 def test_sweep_tells_only_what_changed(kernel: Kernel, workload: Path, disk: Path) -> None:
