@@ -20,6 +20,8 @@ AT_ONCE_NS = 20_000_000
 MAX_SPANS = 2000
 MAX_OPENS = 500
 MAX_LIVES = 128
+#: Longest time between two drains of the rings, with room (tracer/engine.py waits 200 ms).
+DRAIN_NS = 300_000_000
 MAX_OTHERS = 64
 MAX_POLLS = 64
 
@@ -225,7 +227,9 @@ class Gatherer:
         return tuple(p.exchange() for p in polls[max(0, ready - half) : ready + half])
 
     def _lost(self, cut: int) -> tuple[Lost, ...]:
-        lost = [r for r in self._world.lost if r.ts_ns >= self._start_ns]
+        # A loss is told at the next drain: up to so much later than what it hides.
+        until_ns = self._end_ns + DRAIN_NS
+        lost = [r for r in self._world.lost if self._talk.arrival_ns <= r.ts_ns <= until_ns]
         if cut:
             lost.append(Lost(ts_ns=self._end_ns, kind="fold", count=cut))
         return tuple(lost)

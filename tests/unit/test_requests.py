@@ -319,6 +319,7 @@ def test_lost_records_and_probe_groups_in_the_window() -> None:
         Armed(ts_ns=ms(150), group="faults", on=True),
         Lost(ts_ns=ms(20), kind="span", count=3),
         Lost(ts_ns=ms(160), kind="span", count=7),
+        Lost(ts_ns=ms(600), kind="span", count=9),
     )
     story.request(100, 50001, model="alpha", token=190, end=200)
     only = finals(story.records())[1]
