@@ -50,6 +50,8 @@ def strace(plan: Plan) -> Observer | None:
             yield
         finally:
             _interrupt(process)
+        if not log.stat().st_size:
+            raise RuntimeError("strace saw nothing")
 
     return observe
 
@@ -78,7 +80,9 @@ def bpftrace(plan: Plan) -> Observer | None:
                 _wait_line(process, b"ready", START_S)
                 yield
             finally:
-                _interrupt(process)
+                seen = _interrupt(process)
+            if b"@calls" not in seen:
+                raise RuntimeError(f"bpftrace saw nothing; see {log.name}")
 
     return observe
 
@@ -107,11 +111,13 @@ def _wait_line(process: subprocess.Popen[bytes], wanted: bytes, timeout_s: float
     raise TimeoutError(f"waited {timeout_s:g} s for {process.args!r}")
 
 
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
+def _interrupt(process: subprocess.Popen[bytes]) -> bytes:
+    """End it; what it still had to say on a piped standard output."""
     process.send_signal(signal.SIGINT)
     try:
-        process.communicate(timeout=STOP_S)
+        rest, _ = process.communicate(timeout=STOP_S)
     except subprocess.TimeoutExpired:
         say(f"{process.args!r} does not end; killed")
         process.kill()
-        process.wait()
+        rest, _ = process.communicate()
+    return rest or b""
