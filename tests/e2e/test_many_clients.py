@@ -20,7 +20,7 @@ CHUNKS = 40
 
 def test_no_boundary_is_lost(tmp_path: Path) -> None:
     port = free_port()
-    config = f'[[server]]\nname = "stub"\nport = {port}\n'
+    config = f'[[server]]\nname = "many"\nport = {port}\n'
     with (
         Ttftd(tmp_path / "ttftd", config) as daemon,
         StubServer(chunks=CHUNKS, delay_ms=1, port=port) as stub,
@@ -31,10 +31,10 @@ def test_no_boundary_is_lost(tmp_path: Path) -> None:
 
         def answers() -> list[Json]:
             found = daemon.get("/v1/requests", last=10_000)
-            return [item for item in found if item["model"] == "stub"]
+            return [item for item in found if item["server"] == "many"]
 
         def all_over() -> bool:
-            return sum(one["outcome"] != "open" for one in answers()) == CLIENTS
+            return sum(one["outcome"] != "open" for one in answers()) >= CLIENTS
 
         wait_for(all_over, 20, "all answers", poll_s=0.2)
         found = answers()
