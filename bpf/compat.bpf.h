@@ -87,6 +87,16 @@ INLINE u64 real_file(u64 ptr)
 	return real ? real : ptr;
 }
 
+/* Is this fault one of the program's own, not of a system call that populates a mapping?
+ * Kernels without version 1 memory cgroups do not say: taken for its own then.
+ */
+INLINE bool in_user_fault(struct task_struct *task)
+{
+	if (!bpf_core_field_exists(task->in_user_fault))
+		return true;
+	return BPF_CORE_READ_BITFIELD(task, in_user_fault);
+}
+
 /* memdesc_flags_t: 53fbef56e07d (6.18); before, folio.flags was an unsigned long. */
 struct folio___flat {
 	unsigned long flags;

@@ -6,6 +6,8 @@
 #include "mappings.bpf.h"
 #include "spans.bpf.h"
 
+#define STALE_FAULT_NS 1000000000ull /* its end was not seen */
+
 INLINE struct thread *thread_of_current(void)
 {
 	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL,
@@ -25,15 +27,78 @@ INLINE int on_fault_begin(void)
 	return 0;
 }
 
-INLINE int on_miss(struct address_space *mapping)
+INLINE bool in_timed_fault(const struct thread *t, u64 now)
 {
+	return t->fault_ns && now - t->fault_ns < STALE_FAULT_NS;
+}
+
+INLINE void near_event(const struct thread *t, u64 now, struct event *e)
+{
+	e->file = t->near.file;
+	e->start_ns = now;
+	e->end_ns = now;
+	e->bytes = 4096;
+	e->tgid_tid = bpf_get_current_pid_tgid();
+	e->op = TTFT_OP_FAULT_MINOR;
+	e->count = 1;
+}
+
+INLINE void inode_facts(struct inode *inode, struct file_facts *f)
+{
+	f->mode = inode->i_mode;
+	f->size = inode->i_size;
+	f->ino = inode->i_ino;
+	f->dev = inode->i_sb->s_dev;
+	f->generation = inode->i_generation;
+}
+
+/* Pages around the fault were in the page cache. Its time is known only where minor faults
+ * are timed, and then it is told at its end.
+ */
+INLINE int on_near(struct address_space *mapping, u64 first, u64 last)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct file_facts f = {};
+	struct event e = {};
 	struct thread *t;
 
 	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
 		return 0;
 	t = thread_of_current();
-	if (t)
-		t->miss_ns = bpf_ktime_get_ns();
+	if (!t || t->call || in_timed_fault(t, now) || !in_user_fault(current_task()))
+		return 0;
+	inode_facts(mapping->host, &f);
+	if ((f.mode & S_IFMT) != S_IFREG || !track(&f, 0, -1, 0, now))
+		return 0;
+	t->near.file.ino = f.ino;
+	t->near.file.dev = f.dev;
+	t->near.file.token = t->seen.ino == f.ino && t->seen.dev == f.dev ? t->seen.token : 0;
+	t->near.first = first;
+	t->near.last = last;
+	near_event(t, now, &e);
+	add_event(&e);
+	return 0;
+}
+
+/* The page itself was not mapped by that: the fault goes on, maybe to the disk. */
+INLINE int on_miss(struct address_space *mapping, u64 page)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct event e = {};
+	struct thread *t;
+
+	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
+		return 0;
+	t = thread_of_current();
+	if (!t)
+		return 0;
+	if (t->near.file.ino && t->near.file.ino == mapping->host->i_ino && page >= t->near.first &&
+	    page <= t->near.last && !in_timed_fault(t, now)) {
+		near_event(t, now, &e);
+		take_back(&e);
+	}
+	t->near.file.ino = 0;
+	t->miss_ns = now;
 	return 0;
 }
 
@@ -123,10 +188,16 @@ INLINE int on_fault_end(u64 addr, u32 op)
 {
 	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL, 0);
 	struct late_run fault = {.op = op, .count = 1, .low = addr, .high = addr};
+	struct event near = {};
 
 	if (!t || !current_task()->mm)
 		return 0;
 	fault.end_ns = bpf_ktime_get_ns();
+	if (op == TTFT_OP_FAULT_MAJOR && t->miss_ns && t->near.file.ino) {
+		near_event(t, fault.end_ns, &near); /* the same fault, tried again after reading */
+		take_back(&near);
+		t->near.file.ino = 0;
+	}
 	fault.start_ns = op == TTFT_OP_FAULT_MAJOR && t->miss_ns ? t->miss_ns : t->fault_ns;
 	t->fault_ns = 0;
 	t->miss_ns = 0;
@@ -140,12 +211,19 @@ INLINE int on_fault_end(u64 addr, u32 op)
 	return 0;
 }
 
-/* Major faults cost others nothing: these two run only where a page of a file was missing. */
+/* These cost memory that is not a file's nothing. */
+
+SEC("tp_btf/mm_filemap_map_pages")
+int BPF_PROG(ttft_fault_near, struct address_space *mapping, unsigned long first,
+	     unsigned long last)
+{
+	return on_near(mapping, first, last);
+}
 
 SEC("tp_btf/mm_filemap_fault")
-int BPF_PROG(ttft_fault_miss, struct address_space *mapping)
+int BPF_PROG(ttft_fault_miss, struct address_space *mapping, unsigned long page)
 {
-	return on_miss(mapping);
+	return on_miss(mapping, page);
 }
 
 SEC("perf_event")
@@ -154,7 +232,7 @@ int ttft_fault_major(struct bpf_perf_event_data *ctx)
 	return on_fault_end(ctx->addr, TTFT_OP_FAULT_MAJOR);
 }
 
-/* Minor ones cost every fault of the process: a third of its time. */
+/* Timing minor ones costs every fault of the process: a third of its time. */
 
 SEC("perf_event")
 int ttft_fault_begin(struct bpf_perf_event_data *ctx)

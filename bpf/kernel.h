@@ -123,6 +123,7 @@ struct task_struct {
 	struct files_struct *files;
 	struct signal_struct *signal;
 	char comm[16];
+	unsigned int in_user_fault : 1;
 };
 
 struct linux_binprm {

@@ -52,8 +52,11 @@ INLINE void add_total(const struct event *e)
 
 INLINE void emit_span(const struct ttft_span_key *key, const struct ttft_span_state *s, bool urgent)
 {
-	struct ttft_span *rec = reserve_record(TTFT_SPAN, sizeof(*rec));
+	struct ttft_span *rec;
 
+	if (!s->count)
+		return;
+	rec = reserve_record(TTFT_SPAN, sizeof(*rec));
 	if (!rec)
 		return;
 	fill_header(&rec->h, TTFT_SPAN, s->start_ns, (u64)s->tgid << 32 | key->tid);
@@ -116,6 +119,38 @@ INLINE void add_event(const struct event *e)
 		emit_span(&key, s, false);
 		begin_span(s, e);
 	}
+	barrier();
+	s->end = s->begin;
+}
+
+/* Take the last event back: it was part of one of another kind. Nothing came after it. */
+INLINE void take_back(const struct event *e)
+{
+	struct ttft_total_key total_key = {
+		.ino = e->file.ino,
+		.dev = e->file.dev,
+		.tgid = e->tgid_tid >> 32,
+		.op = e->op,
+	};
+	struct ttft_span_key key = {
+		.ino = e->file.ino,
+		.dev = e->file.dev,
+		.tid = (u32)e->tgid_tid,
+		.op = e->op,
+	};
+	struct ttft_total *total = bpf_map_lookup_elem(&totals, &total_key);
+	struct ttft_span_state *s = bpf_map_lookup_elem(&spans, &key);
+
+	if (total) {
+		__sync_fetch_and_add(&total->count, -(u64)e->count);
+		__sync_fetch_and_add(&total->bytes, -e->bytes);
+	}
+	if (!s || !s->count)
+		return;
+	s->begin++;
+	barrier();
+	s->count -= e->count;
+	s->bytes -= e->bytes;
 	barrier();
 	s->end = s->begin;
 }

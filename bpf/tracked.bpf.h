@@ -42,6 +42,11 @@ struct late_run { /* faults whose mapping could not be told when they ended */
 	u32 op;
 };
 
+struct near_fault {		  /* the last one served from the page cache around it */
+	struct ttft_file_id file; /* ino 0: none */
+	u64 first, last;	  /* pages */
+};
+
 struct thread {
 	/* the system call it is in */
 	u64 enter_ns;
@@ -59,7 +64,8 @@ struct thread {
 	u32 reserved;
 	/* the fault it is in */
 	u64 fault_ns; /* any fault, while minor ones are watched */
-	u64 miss_ns;  /* one that found no page mapped nearby */
+	struct near_fault near;
+	u64 miss_ns; /* one that found no page mapped nearby */
 	u64 late_count;
 	struct late_run late[LATE_RUNS];
 	struct vma_slot slots[VMA_SLOTS];

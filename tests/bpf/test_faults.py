@@ -23,17 +23,50 @@ def _counts(seen: Watching, path: Path) -> dict[str, int]:
     return {"minor": minor.count if minor else 0, "major": major.count if major else 0}
 
 
-def test_warm_faults(watching: Callable[..., Watching], disk: Path) -> None:
+@pytest.mark.parametrize("timed", [True, False])
+def test_warm_faults(
+    kernel: Kernel, watching: Callable[..., Watching], disk: Path, timed: bool
+) -> None:
+    """Counts are exact; times are known only where they are asked for."""
     path = make_file(disk / "warm", 16 * MIB)
+    drop_cache(path)
+    watching("touches", 0, 1, path)  # in the cache page by page
+    if not timed:
+        kernel.detach("minor")
     seen = watching("touches", 0, 0, path)
-    assert seen.said["minor"] > 0
+    assert seen.said == {"minor": 256, "major": 0}
+    assert _counts(seen, path) == seen.said
+    minor = seen.total(path, "fault_minor")
+    assert minor is not None
+    assert (minor.busy_ns > 256 * 100) == timed
+
+
+def test_majors_untimed_minors(
+    kernel: Kernel, watching: Callable[..., Watching], disk: Path
+) -> None:
+    """A fault that finds neighbours in the cache, but not its page, is one major fault."""
+    path = make_file(disk / "mixed", 16 * MIB)
+    kernel.detach("minor")
+    drop_cache(path)
+    seen = watching("touches", 0, 0, path)
+    assert seen.said["major"] > 0 and seen.said["minor"] > 0
+    assert _counts(seen, path) == seen.said
+    drop_cache(path)
+    watching("reads", 5, 4096, path)  # a few pages only
+    seen = watching("touches", 0, 1, path)
+    assert seen.said["major"] > 1_000
     assert _counts(seen, path) == seen.said
 
 
-def test_cold_faults(watching: Callable[..., Watching], disk: Path) -> None:
+@pytest.mark.parametrize("timed", [True, False])
+def test_cold_faults(
+    kernel: Kernel, watching: Callable[..., Watching], disk: Path, timed: bool
+) -> None:
     """Without readahead every page is a major fault and an insertion."""
     path = make_file(disk / "cold", 4 * MIB)
     drop_cache(path)
+    if not timed:
+        kernel.detach("minor")
     seen = watching("touches", 0, 1, path)
     assert seen.said == {"minor": 0, "major": 1024}
     assert _counts(seen, path) == seen.said

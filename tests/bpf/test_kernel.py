@@ -64,8 +64,8 @@ def test_groups_can_be_off(built: Path) -> None:
     with Kernel.open(path=built, off=("sockets", "faults")) as kernel:
         off = {g.group: (g.off_because, g.unseen) for g in kernel.groups() if not g.attached}
     assert off == {
-        "faults": ("off in the configuration", "faults that read weights"),
-        "minor": ("not needed now", "faults on cached weights"),
+        "faults": ("off in the configuration", "minor faults, faults that read weights"),
+        "minor": ("not needed now", "time of minor faults"),
         "sockets": (
             "off in the configuration",
             "requests, replies and first tokens, listening ports and connections, "

@@ -69,7 +69,8 @@ class Watching:
         before = kernel.inserted()
         with FileIo(binary, what, count, size, files) as work:
             kernel.watch(work.pid)
-            kernel.probes.cover("minor", work.pid)
+            if "minor" in kernel.probes.attached:
+                kernel.probes.cover("minor", work.pid)
             said = work.go()
             work.end()
             records = collect(kernel, work.pid)

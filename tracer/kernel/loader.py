@@ -47,7 +47,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Total:
-    """All like events of a process on a file since it was watched; exact."""
+    """All like events of a process on a file since it was watched; exact.
+
+    `busy_ns` of minor faults: of those that were timed (group `minor`).
+    """
 
     count: int
     bytes: int
@@ -328,7 +331,8 @@ class Kernel:
         found = {}
         entries = maps.rows(self.table("totals"), layouts.TOTAL_KEY, layouts.TOTAL)
         for (ino, dev, tgid, op, _), (count, size, busy) in entries:
-            found[tgid, dev, ino, wire.OPS[op]] = Total(count, size, busy)
+            if count:  # 0: taken back
+                found[tgid, dev, ino, wire.OPS[op]] = Total(count, size, busy)
         return found
 
     def inserted(self) -> dict[tuple[int, int], int]:

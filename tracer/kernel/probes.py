@@ -35,12 +35,13 @@ PROBES = (
     Probe(
         "files", "ttft_sys_exit", "tp_btf/sys_exit", False, "opens, reads and mappings of weights"
     ),
+    Probe("faults", "ttft_fault_near", "tp_btf/mm_filemap_map_pages", False, "minor faults"),
     Probe(
         "faults", "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, "faults that read weights"
     ),
     Probe("faults", "ttft_fault_major", "perf_event", False, "faults that read weights"),
-    Probe("minor", "ttft_fault_begin", "perf_event", False, "faults on cached weights"),
-    Probe("minor", "ttft_fault_minor", "perf_event", False, "faults on cached weights"),
+    Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults"),
+    Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
     Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
     Probe(
