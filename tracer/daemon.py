@@ -37,6 +37,7 @@ from tracer.overview import Overview
 from tracer.pipeline import Pipeline
 from tracer.recording import header, line
 from tracer.records import AnyRecord, Host, Start
+from tracer.render_units import clean
 from tracer.store import Store
 
 _TRIM_EVERY_S = 600.0
@@ -99,9 +100,10 @@ def _as_trouble(state: str) -> Iterator[None]:
 
 
 def log(message: str) -> None:
-    """One line to stderr, which systemd keeps."""
-    sys.stderr.write(f"ttftd: {message}\n")
-    sys.stderr.flush()
+    """One line to stderr, which systemd keeps; whoever read it may be gone."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"ttftd: {clean(message)}\n")
+        sys.stderr.flush()
 
 
 def rules(config: Config) -> list[Rule]:

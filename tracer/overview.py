@@ -6,6 +6,7 @@ Fed by the engine's thread, asked by others.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -22,6 +23,7 @@ from tracer.records import (
     Process,
     Resident,
     Server,
+    Unlisten,
     Unreadable,
 )
 
@@ -51,6 +53,7 @@ class Overview:
     def __init__(self, last_used: dict[tuple[str, str], int]) -> None:
         self._lock = threading.Lock()
         self._fronts: dict[tuple[int, int, int], _Front] = {}
+        self._listeners: Counter[tuple[int, int]] = Counter()
         self._cached: dict[tuple[int, int], int] = {}
         self._alive: set[int] = set()
         self._models = {key: _Model(last_use_ns=ns) for key, ns in last_used.items()}
@@ -105,27 +108,46 @@ class Overview:
             case Server():
                 key = (record.tgid, record.netns, record.port)
                 self._fronts[key] = _Front(record, record.unreadable)
-            case Process() | Exec() | Listen():
+            case Process() | Exec():
                 self._alive.add(record.tgid)
+            case Listen():
+                self._alive.add(record.tgid)
+                self._listeners[record.netns, record.port] += 1
             case Exit():
                 self._exit(record.tgid)
+            case Unlisten():
+                self._close(record.netns, record.port)
             case Resident():
                 self._cached[record.dev, record.ino] = record.cached_bytes
-            case HttpUnreadable():
-                front = self._front(record.conn.netns, record.conn.server_port)
-                # One connection older than us says nothing about the server.
-                if front and record.why not in ("old_connection", "gap"):
-                    front.unreadable = record.why
-            case HttpRequest():
-                front = self._front(record.conn.netns, record.conn.server_port)
-                if front and front.unreadable not in ("compressed", None):
-                    front.unreadable = None
+            case HttpUnreadable() | HttpRequest():
+                self._heard(record)
             case _:
                 pass
+
+    def _heard(self, record: HttpUnreadable | HttpRequest) -> None:
+        front = self._front(record.conn.netns, record.conn.server_port)
+        if front is None:
+            return
+        if isinstance(record, HttpRequest):
+            if front.unreadable != "compressed":
+                front.unreadable = None
+        # One connection older than us says nothing about the server.
+        elif record.why not in ("old_connection", "gap"):
+            front.unreadable = record.why
 
     def _exit(self, tgid: int) -> None:
         self._alive.discard(tgid)
         for key in [k for k in self._fronts if k[0] == tgid]:
+            del self._fronts[key]
+            self._listeners.pop(key[1:], None)
+
+    def _close(self, netns: int, port: int) -> None:
+        """One listening socket is gone; a port may have several, of workers or of IPv4 and 6."""
+        self._listeners[netns, port] -= 1
+        if self._listeners[netns, port] > 0:
+            return
+        del self._listeners[netns, port]
+        for key in [k for k in self._fronts if k[1:] == (netns, port)]:
             del self._fronts[key]
 
     def _front(self, netns: int, port: int) -> _Front | None:

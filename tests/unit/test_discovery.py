@@ -121,6 +121,23 @@ def test_a_stranger_that_listens_is_a_server_by_its_port_or_not_at_all() -> None
     assert (9, 70) in kernel.ports
 
 
+def test_a_server_known_by_its_port_alone_is_found_when_it_ran_before_us() -> None:
+    """Our own listener stands for it; what listens elsewhere stays a stranger."""
+    me = os.getpid()
+    with socket.create_server(("127.0.0.1", 0)) as mine, socket.create_server(("::1", 0),
+        family=socket.AF_INET6) as other:  # fmt: skip
+        port = mine.getsockname()[1]
+        rules = [Rule(name="by port", port=port), Rule(name="nobody", port=1)]
+        kernel = Noted()
+        records = about(Discovery(kernel, rules).start(1), me)
+        found = {(r.name, r.port) for r in records if isinstance(r, Server)}
+        assert ("by port", port) in found
+        assert me in kernel.watched
+        assert (proc.netns(me), port) in kernel.ports
+        nobody = Discovery(Noted(), [Rule(name="nobody", port=other.getsockname()[1] % 65535 + 1)])
+        assert about(nobody.start(1), me) == []
+
+
 def test_a_program_that_only_shares_a_name_is_let_go() -> None:
     kernel = Noted()
     raw = RawExec(ts_ns=1, tgid=os.getpid(), comm="ollama", filename="/usr/bin/ollama")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,3 +137,61 @@ def test_identity_of_an_opened_file(tmp_path: Path) -> None:
 @given(st.binary(max_size=32))
 def test_any_first_bytes_are_survived(first: bytes) -> None:
     assert files.format_of_magic(first) in (None, "gguf", "safetensors", "ggml")
+
+
+ODD_NAMES = [
+    b"caf\xe9.gguf",
+    b"a\x0bb c:d 5 6.gguf",
+    "x\u2028 0 1 2 3 4.gguf".encode(),
+    b"\x85 1.gguf",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_of_any_bytes_are_text_that_can_be_written(tmp_path: Path, name: bytes) -> None:
+    """Neither the bytes of a name nor the locale may end the daemon or its recordings."""
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with open(path, "wb+") as file:
+        file.write(b"GGUF" + bytes(2 << 20))
+        file.flush()
+        info = os.fstat(file.fileno())
+        dev = files.kernel_dev(info.st_dev)
+        seen = files.identify(
+            ts_ns=1, tgid=os.getpid(), dev=dev, ino=info.st_ino, size=info.st_size,
+            fd=file.fileno(), name="",
+        )  # fmt: skip
+        assert seen.path == path.decode("utf-8", "replace")
+        assert msgspec.json.decode(msgspec.json.encode(seen), type=File) == seen
+        with mmap.mmap(file.fileno(), 0):
+            mapped = {f.ino for f in files.already_open(os.getpid(), 1)}
+            assert (info.st_ino in mapped) == ("\ufffd" not in seen.path)
+        if "\ufffd" in seen.path:
+            assert files.cached_bytes(os.getpid(), seen) is None
+
+
+def test_the_locale_of_the_daemon_does_not_matter(tmp_path: Path) -> None:
+    """In a Latin-1 locale Python cannot name most files by text."""
+    code = (
+        "import sys; from tracer.host import files; from tracer.records import File;"
+        "print(sys.getfilesystemencoding(), files.cached_bytes(1, "
+        "File(ts_ns=1, dev=1, ino=2, size=3, path='/\\ufffd', fs='ext4')))"
+    )
+    env = os.environ | {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout.split()[1:], ran.stderr) == (0, ["None"], "")
+
+
+def test_an_executable_with_a_name_of_any_bytes_is_readable(tmp_path: Path) -> None:
+    program = os.path.join(os.fsencode(tmp_path), b"llama\xff-server")
+    shutil.copy(b"/bin/sleep", program)
+    child = subprocess.Popen([program, "60"])
+    try:
+        record = proc.process_record(child.pid, 1, child=False)
+        assert record is not None
+        assert record.exe == program.decode("utf-8", "replace")
+        assert msgspec.json.encode(record)
+    finally:
+        child.kill()
+        child.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -97,6 +98,7 @@ def say(text: str) -> None:
 
 def run(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
     """Run it and return the exit code: 0 fine, 1 failed, 2 wrong usage, 3 no daemon."""
+    _standard_streams()
     try:
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -116,6 +118,17 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None = Non
     return result if isinstance(result, int) else 0
 
 
+def _standard_streams() -> None:
+    """Those the caller closed lead nowhere, so that no file of ours gets their numbers."""
+    for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, closefd=False))
+
+
 def _wrong_usage(error: click.ClickException, name: str) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -131,7 +144,8 @@ def _silence() -> None:
 
 
 def _complain(message: str, hint: str | None, exit_code: int = 1) -> int:
-    click.echo(f"ttft: {clean(message)}", err=True)
-    if hint:
-        click.echo(f"hint: {clean(hint)}", err=True)
+    with contextlib.suppress(OSError):
+        click.echo(f"ttft: {clean(message)}", err=True)
+        if hint:
+            click.echo(f"hint: {clean(hint)}", err=True)
     return exit_code

@@ -182,15 +182,36 @@ class Discovery:
         return list(fresh)
 
     def _sockets(self, now_ns: int) -> list[AnyRecord]:
-        by_netns = {proc.netns(tgid): tgid for tgid in self._tree}
+        by_port = {r.port: r for r in self._rules if r.by_port}
+        # A port may be one of any namespace; without such rules the servers' own are enough.
+        asked = psutil.pids() if by_port else list(self._tree)
+        by_netns = {netns: tgid for tgid in asked if (netns := proc.netns(tgid))}
         if not by_netns:
             return []
+        spaces = sockdiag.Query(list(by_netns.values())).result()
+        records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
         owners = proc.socket_owners(list(self._tree))
-        records: list[AnyRecord] = []
-        for space in sockdiag.Query(list(by_netns.values())).result():
+        for space in spaces:
             netns = proc.netns(space.tgid)
             records += self._listeners(space, netns, owners, now_ns)
             records += self._connections(space, netns, owners, now_ns)
+        return records
+
+    def _adopt_listeners(
+        self, spaces: Sequence[sockdiag.Namespace], rules: dict[int | None, Rule], now_ns: int
+    ) -> list[AnyRecord]:
+        """Fronts that a rule names by nothing but their port."""
+        tcp = (sock for space in spaces for sock in space.tcp if sock.state == _LISTEN)
+        wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
+        if not wanted:
+            return []
+        owners = proc.socket_owners(psutil.pids())
+        records: list[AnyRecord] = []
+        for inode, rule in wanted.items():
+            owner = owners.get(inode)
+            if owner is not None and owner not in self._tree:
+                command = Command(program=rule.program, role="single")
+                records += self._adopt(owner, command, rule, now_ns)
         return records
 
     def _listeners(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from tracer.host import proc
 from tracer.records import File
 
 #: File systems whose pages come over a network.
@@ -60,6 +61,11 @@ class Mount(msgspec.Struct, frozen=True):
     source: str
 
 
+def _lines(path: str) -> list[str]:
+    """Lines of a file of /proc: names may hold all that str.splitlines() takes for a line end."""
+    return Path(path).read_bytes().decode("utf-8", "replace").split("\n")
+
+
 def _unescape(text: str) -> str:
     """mountinfo writes space, tab, newline and backslash in octal."""
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
@@ -70,13 +76,13 @@ def _unescape(text: str) -> str:
 def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
     """The mounts a process sees, by (major, minor); empty if it is gone."""
     try:
-        lines = Path(f"/proc/{tgid}/mountinfo").read_text("utf-8", "replace").splitlines()
+        lines = _lines(f"/proc/{tgid}/mountinfo")
     except OSError:
         return {}
     found: dict[tuple[int, int], Mount] = {}
     for line in lines:
         left, _, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
+        fields, tail = left.split(" "), right.split(" ")
         if len(fields) < 5 or len(tail) < 2:
             continue
         major, _, minor = fields[2].partition(":")
@@ -97,7 +103,7 @@ def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
         info = os.stat(link)
         if info.st_ino != ino:
             return None
-        return os.readlink(link)
+        return proc.readlink(link)
     except OSError:
         return None
 
@@ -108,7 +114,7 @@ def _named_path(tgid: int, name: str) -> str | None:
     if name.startswith("/"):
         return os.path.normpath(name)
     try:
-        return os.path.normpath(f"{os.readlink(f'/proc/{tgid}/cwd')}/{name}")
+        return os.path.normpath(f"{proc.readlink(f'/proc/{tgid}/cwd')}/{name}")
     except OSError:
         return name
 
@@ -132,7 +138,7 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
 def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
     """(dev, ino, path) of the files a process has mapped."""
     try:
-        lines = Path(f"/proc/{tgid}/maps").read_text("utf-8", "replace").splitlines()
+        lines = _lines(f"/proc/{tgid}/maps")
     except OSError:
         return
     for line in lines:
@@ -140,6 +146,11 @@ def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
         if len(fields) == 6 and fields[4] != "0":
             major, _, minor = fields[3].partition(":")
             yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
+
+
+def _in_root(tgid: int, path: str) -> bytes:
+    """`path` as the process sees it, whatever the locale of ours is."""
+    return f"/proc/{tgid}/root{path}".encode()
 
 
 def already_open(tgid: int, ts_ns: int) -> list[File]:
@@ -153,7 +164,7 @@ def already_open(tgid: int, ts_ns: int) -> list[File]:
         if mount.fs in NETWORK_FS:
             continue  # not even a stat(): the server behind it may be gone
         try:
-            info = os.stat(f"/proc/{tgid}/root{path}")
+            info = os.stat(_in_root(tgid, path))
         except OSError:
             continue
         if stat.S_ISREG(info.st_mode) and info.st_ino == ino and info.st_size >= MIN_SIZE:
@@ -176,7 +187,7 @@ def cached_bytes(tgid: int, file: File) -> int | None:
     if file.path is None or file.fs is None or file.fs in NETWORK_FS:
         return None
     try:
-        fd = os.open(f"/proc/{tgid}/root{file.path}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME)
+        fd = os.open(_in_root(tgid, file.path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME)
     except OSError:
         return None
     try:

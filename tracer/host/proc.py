@@ -15,9 +15,14 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ARGV_LIMIT = 1 << 18
 
 
+def readlink(link: str) -> str:
+    """Where it points, as text in any locale: what is not UTF-8 is replaced. Raises OSError."""
+    return os.readlink(link.encode()).decode("utf-8", "replace")
+
+
 def exe(tgid: int) -> str | None:
     try:
-        return os.readlink(f"/proc/{tgid}/exe")
+        return readlink(f"/proc/{tgid}/exe")
     except OSError:
         return None
 
@@ -110,7 +115,7 @@ def _links(folder: str) -> Iterator[str]:
         return
     for name in names:
         try:
-            yield os.readlink(f"{folder}/{name}")
+            yield readlink(f"{folder}/{name}")
         except OSError:
             continue
 
