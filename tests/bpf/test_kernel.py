@@ -20,7 +20,8 @@ from tests.workloads.fileio import FileIo, make_file
 from tests.workloads.waiting import wait_for
 from tracer.errors import KernelError
 from tracer.kernel import features, layouts, libbpf
-from tracer.kernel.loader import Kernel, Options, object_path
+from tracer.kernel.loader import Kernel
+from tracer.kernel.objectfile import Options, object_path
 from tracer.kernel.probes import BY_PROGRAM, PROBES
 from tracer.records import Span
 

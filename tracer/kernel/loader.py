@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
-import secrets
 import struct
 import time
 from collections import deque
@@ -15,16 +13,15 @@ from pathlib import Path
 from typing import Self
 
 from tracer.errors import KernelError, RecordError
-from tracer.kernel import features, layouts, libbpf, maps, perf, wire
+from tracer.kernel import layouts, libbpf, maps, perf, wire
 from tracer.kernel.maps import Table
-from tracer.kernel.probes import BY_PROGRAM, ON_DEMAND, Probes, Program
+from tracer.kernel.objectfile import Options, object_path, prepare
+from tracer.kernel.probes import BY_PROGRAM, ON_DEMAND, Probes
 from tracer.kernel.ring import Rings
 from tracer.kernel.sweep import Sweeper
 from tracer.kernel.wire import Raw, RawMagic
 from tracer.records import Exit, Insert, Op, Span
 
-OBJECTS = Path(__file__).parent / "objects"
-_ARCH_TAGS = {"x86_64": 1, "aarch64": 2}
 _STATS_SIZE = 216
 _STATS_AT = 192
 #: How long totals of an ended process are kept, ns.
@@ -32,17 +29,6 @@ _KEEP_TOTALS_NS = 60_000_000_000
 #: A quiet daemon hears of open spans this often, and tables lose what is dead, ns.
 _SWEEP_EVERY_NS = 5_000_000_000
 _MISSED_EVERY_NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the programs are told; sizes in bytes, times in ns. None: the object's default."""
-
-    min_file_size: int | None = None
-    span_gap_ns: int | None = None
-    span_max_ns: int | None = None
-    insert_gap_ns: int | None = None
-    insert_max_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,18 +62,6 @@ class GroupState:
     required: bool = True
     off_because: str | None = None
     unseen: str | None = None
-
-
-def object_path(machine: str | None = None) -> Path:
-    """The object for this machine; KernelError where there is none."""
-    name = machine or platform.machine()
-    path = OBJECTS / f"ttft.{name}.bpf.o"
-    if not path.exists():
-        raise KernelError(
-            f"there is no BPF object for {name} ({path})",
-            "in a checkout run `python build_bpf.py`; else install ttft anew",
-        )
-    return path
 
 
 class Kernel:
@@ -131,7 +105,7 @@ class Kernel:
         types = str(btf) if btf else None
         handle = libbpf.open_object(str(path or object_path()), types)
         try:
-            loaded, missing = _prepare(handle, types, sizes or {}, options or Options())
+            loaded, missing = prepare(handle, types, sizes or {}, options or Options())
             libbpf.load_object(handle)
             perf.raise_file_limit()
             kernel = cls(handle, Probes(loaded, missing), off)
@@ -374,42 +348,3 @@ class Kernel:
             run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
             found.append(RunStats(name, run_ns, runs, missed))
         return found
-
-
-def _prepare(
-    handle: int, btf: str | None, sizes: Mapping[str, int], options: Options
-) -> tuple[dict[str, Program], dict[str, str]]:
-    """Options, sizes, and which programs this kernel can take."""
-    programs = {n: Program(handle, BY_PROGRAM[n]) for n, _, handle in libbpf.programs(handle)}
-    known = features.detect([p.probe.section for p in programs.values()], btf)
-    missing = {}
-    for name, program in list(programs.items()):
-        if not known.has(program.probe.section):
-            if program.probe.required:
-                raise KernelError(
-                    f"this kernel lacks {program.probe.section}, which is needed for "
-                    f"{program.probe.without}", "see `ttft doctor`",
-                )  # fmt: skip
-            libbpf.set_autoload(program.handle, False)
-            missing[name] = f"this kernel lacks {program.probe.section}"
-            del programs[name]
-    for name, size in sizes.items():
-        libbpf.set_map_size(libbpf.find_map(handle, name), size)
-    _set_options(handle, options, known.rdonly_cast)
-    return programs, missing
-
-
-def _set_options(handle: int, options: Options, rdonly_cast: bool) -> None:
-    memory = libbpf.initial_value(libbpf.find_map(handle, ".rodata.options"))
-    values = dict(
-        zip(layouts.OPTIONS.names, layouts.OPTIONS.packer.unpack(memory.raw), strict=True)
-    )
-    if values["arch"] != _ARCH_TAGS.get(platform.machine()):
-        raise KernelError(
-            f"the BPF object was built for another machine than {platform.machine()}",
-            "install ttft anew, or run `python build_bpf.py` in a checkout",
-        )
-    given = {n: getattr(options, n) for n in options.__dataclass_fields__}
-    values |= {n: v for n, v in given.items() if v is not None}
-    values |= {"token_secret": secrets.randbits(64), "rdonly_cast": int(rdonly_cast)}
-    memory.raw = layouts.OPTIONS.packer.pack(*values.values())
