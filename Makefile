@@ -40,4 +40,4 @@ setup-bench:
 bpf: build/bpf.stamp
 
 build/bpf.stamp: $(wildcard bpf/*.c bpf/*.h) build_bpf.py
-	@if command -v clang >/dev/null; then $(PYTHON) build_bpf.py && touch $@; fi
+	@if command -v clang >/dev/null; then $(PYTHON) build_bpf.py >/dev/null && touch $@; fi
