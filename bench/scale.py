@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,6 +145,8 @@ def _reads(plan: Plan) -> list[Row]:
         with daemon.recording(recording):
             taken = storm.go()["ns"]
             storm.end()
+            # its last spans come with its exit
+            wait_for(lambda: _has_exit(recording, storm.pid), 15, "the reader's exit recorded")
         lost = sum(daemon.get("/v1/status")["lost"].values())
     found = _reads_in(Recording(recording), storm.pid)
     rate = count / (taken / 1e9)
@@ -159,7 +161,12 @@ def _reads(plan: Plan) -> list[Row]:
     ]
 
 
-def _reads_in(records: Iterator[AnyRecord] | Recording, tgid: int) -> int:
+def _has_exit(recording: Path, tgid: int) -> bool:
+    ends = (line for line in recording.read_bytes().splitlines() if b'"t":"exit"' in line)
+    return any(b'"tgid":%d,' % tgid in line or b'"tgid":%d}' % tgid in line for line in ends)
+
+
+def _reads_in(records: Iterable[AnyRecord], tgid: int) -> int:
     """Reads in the last version of every span of a process."""
     last: dict[tuple[int, int, int], int] = {}
     for record in records:
