@@ -30,11 +30,10 @@ def test_no_boundary_is_lost(tmp_path: Path) -> None:
         seen = asyncio.run(streams("127.0.0.1", stub.port, CLIENTS, request))
 
         def answers() -> list[Json]:
-            found = daemon.get("/v1/requests", last=10_000)
-            return [item for item in found if item["server"] == "many"]
+            return [item for item in daemon.requests() if item["server"] == "many"]
 
         def all_over() -> bool:
-            return sum(one["outcome"] != "open" for one in answers()) >= CLIENTS
+            return len([one for one in answers() if one["outcome"] != "open"]) >= CLIENTS
 
         wait_for(all_over, 20, "all answers", poll_s=0.2)
         found = answers()
