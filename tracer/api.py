@@ -38,7 +38,8 @@ LAST_MAX = 10_000
 TRACE_MAX = 500
 THREADS = 2
 CONNECTIONS_MAX = 64
-STREAMS_MAX = 10
+STREAMS_MAX = {"events": 8, "records": 2}
+"""Each recording may hold back 4 MiB for a slow reader."""
 HEARTBEAT_S = 15.0
 HEAD_S = 10.0
 
@@ -133,7 +134,7 @@ class _Routes:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._streams = 0
+        self._streams = {"events": 0, "records": 0}
 
     def status(self, request: Request) -> Response:
         _query(request)
@@ -197,29 +198,34 @@ class _Routes:
 
     async def events(self, request: Request) -> Response:
         _query(request)
-        self._check_streams()
-        items = with_heartbeat(self._backend.events(), HEARTBEAT_S, b"")
-        return StreamingResponse(self._counted(_sse(items)), media_type="text/event-stream")
+        self._check_streams("events")
+        items = self._counted(
+            "events", _sse(with_heartbeat(self._backend.events(), HEARTBEAT_S, b""))
+        )
+        return StreamingResponse(items, media_type="text/event-stream")
 
     async def records(self, request: Request) -> Response:
         duration_ns = _duration_ns(_query(request, "for"), "for")
-        self._check_streams()
+        self._check_streams("records")
         items = self._backend.records()
         if duration_ns is not None:
             items = _for(items, duration_ns / 1e9)
-        return StreamingResponse(self._counted(items), media_type="application/x-ndjson")
+        items = self._counted("records", items)
+        return StreamingResponse(items, media_type="application/x-ndjson")
 
-    def _check_streams(self) -> None:
-        if self._streams >= STREAMS_MAX:
-            raise TtftError(f"already {self._streams} streams open", "close one and try again")
+    def _check_streams(self, kind: str) -> None:
+        if self._streams[kind] >= STREAMS_MAX[kind]:
+            raise TtftError(
+                f"already {self._streams[kind]} streams of {kind} open", "close one and try again"
+            )
 
-    async def _counted(self, items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self._streams += 1
+    async def _counted(self, kind: str, items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams[kind] += 1
         try:
             async for item in items:
                 yield item
         finally:
-            self._streams -= 1
+            self._streams[kind] -= 1
 
 
 async def _sse(items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -296,8 +302,15 @@ def app(backend: Backend) -> Starlette:
 
 
 def _worth_logging(entry: logging.LogRecord) -> bool:
-    """A reader that was too slow is no fault of ours: its stream was cut off, as it must be."""
-    return not (entry.exc_info and isinstance(entry.exc_info[1], SlowReader))
+    """A reader that was too slow is no fault of ours: its stream was cut off, as it must be.
+
+    What is known to go wrong in the middle of an answer (the disk) is one line, not a traceback.
+    """
+    error = entry.exc_info[1] if entry.exc_info else None
+    known = next((e for e in (error, error and error.__cause__) if isinstance(e, TtftError)), None)
+    if known is not None:
+        entry.msg, entry.args, entry.exc_info = f"ttftd: answer cut off: {known.message}", (), None
+    return not isinstance(error, SlowReader)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -64,8 +64,13 @@ class Engine:
         answer: Future[T] = Future()
 
         def job() -> None:
-            if answer.set_running_or_notify_cancel():
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
                 answer.set_result(work())
+            except BaseException as error:
+                # Whoever asked is told; what goes on is not theirs to end.
+                answer.set_exception(error)
 
         self._calls.put(job)
         return answer
@@ -80,7 +85,8 @@ class Engine:
         return self.call(work)
 
     def untap(self, sink: RecordSink) -> None:
-        self.call(lambda: self._taps.remove(sink))
+        """Undo `tap`; also one that was cancelled before it began."""
+        self.call(lambda: self._taps.remove(sink) if sink in self._taps else None)
 
     def _run(self) -> None:
         try:

@@ -214,6 +214,26 @@ def test_too_many_connections_are_refused(daemon: FakeDaemon) -> None:
             connection.close()
 
 
+def test_a_history_that_fails_within_an_answer_is_one_line_of_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(ids: list[int]) -> Iterator[list[bytes]]:
+        yield [b"{}"] * 10
+        raise StoreError("the disk is gone")
+
+    with serving(tmp_path) as running:
+        store = running.backend.store
+        monkeypatch.setattr(store, "find", lambda **_: list(range(100)))
+        monkeypatch.setattr(store, "answers", broken)
+        with pytest.raises(TtftError, match="ended its answer early"):
+            Client(str(running.socket)).get("/v1/requests")
+        assert Client(str(running.socket)).get("/v1/status")
+    (entry,) = [r for r in caplog.records if r.name == "uvicorn.error"]
+    assert (entry.getMessage(), entry.exc_info) == (
+        "ttftd: answer cut off: the disk is gone", None
+    )  # fmt: skip
+
+
 def test_metrics(daemon: FakeDaemon) -> None:
     metrics = Metrics()
     for item in (spike(), warm(1), warm(2, model='q"uo\\te\n')):

@@ -113,14 +113,19 @@ def test_records_for_a_time_end_well(daemon: FakeDaemon) -> None:
     assert list(pieces) == [b'{"t":"header"}\n']
 
 
-def test_streams_are_bounded(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "STREAMS_MAX", 1)
+@pytest.mark.parametrize("kind", ["events", "records"])
+def test_streams_are_bounded_by_kind(daemon: FakeDaemon, kind: str) -> None:
+    """What each may hold back for a slow reader adds up; one kind must not shut out the other."""
     client = Client(str(daemon.socket))
-    held = client.stream("/v1/events")
-    next(held)
-    with pytest.raises(TtftError, match="already 1 streams open"):
-        next(client.stream("/v1/records"))
-    held.close()
+    held = [client.stream(f"/v1/{kind}") for _ in range(api.STREAMS_MAX[kind])]
+    for stream in held:
+        next(stream)
+    with pytest.raises(TtftError, match=f"already {len(held)} streams of {kind} open"):
+        next(client.stream(f"/v1/{kind}"))
+    other = client.stream("/v1/records" if kind == "events" else "/v1/events")
+    assert next(other)
+    for stream in (*held, other):
+        stream.close()
 
 
 def test_readers_are_counted_and_bounded() -> None:

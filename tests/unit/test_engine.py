@@ -1,0 +1,91 @@
+"""The engine's thread outlives whatever is asked of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tracer.engine import Engine
+from tracer.live import Live
+from tracer.pipeline import Pipeline
+from tracer.records import AnyRecord, Tick
+
+
+class Quiet(Live):
+    """Nothing happens; each `drain` waits to be let go once."""
+
+    def __init__(self) -> None:
+        self.turns = threading.Semaphore(0)
+        self.ns = 0
+
+    def begin(self) -> list[AnyRecord]:
+        return []
+
+    def context(self) -> list[AnyRecord]:
+        return []
+
+    def drain(self, timeout_ms: int, *, busy: bool) -> list[AnyRecord]:
+        self.turns.acquire()
+        self.ns += 1
+        return [Tick(ts_ns=self.ns)]
+
+
+class Running:
+    def __init__(self) -> None:
+        self.live = Quiet()
+        self.engine = Engine(self.live, Pipeline(), lambda _: None, lambda _: None)
+        self.engine.start([])
+
+    def turn(self) -> None:
+        """One drain, and the calls after it."""
+        done = self.engine.call(lambda: None)
+        self.live.turns.release()
+        done.result(timeout=10)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running()
+    yield made
+    for _ in range(3):
+        made.live.turns.release()
+    made.engine.stop()
+    made.engine.failed.result(timeout=10)
+
+
+def test_a_reader_gets_context_then_records(running: Running) -> None:
+    got: list[list[AnyRecord]] = []
+    context = running.engine.tap(got.append)
+    running.turn()
+    assert context.result(timeout=10) != []
+    running.turn()
+    assert got == [[Tick(ts_ns=2)]]
+    running.engine.untap(got.append)
+    running.turn()
+    running.turn()
+    assert got[-1] == [Tick(ts_ns=3)], "what was drained with the call still went out"
+
+
+def test_a_reader_that_left_before_it_was_heard(running: Running) -> None:
+    got: list[list[AnyRecord]] = []
+    assert running.engine.tap(got.append).cancel()
+    running.engine.untap(got.append)
+    running.engine.untap(got.append)
+    running.turn()
+    running.turn()
+    assert got == []
+    assert not running.engine.failed.done()
+
+
+def test_a_question_that_fails_is_the_askers_trouble(running: Running) -> None:
+    def wrong() -> None:
+        raise ValueError("odd")
+
+    answer = running.engine.call(wrong)
+    running.turn()
+    with pytest.raises(ValueError, match="odd"):
+        answer.result(timeout=10)
+    running.turn()
+    assert not running.engine.failed.done()
