@@ -2,34 +2,46 @@
 /* Pages of tracked files that come into the page cache: bytes from disk, whoever reads. */
 #include "tracked.bpf.h"
 
-INLINE void emit_insert(const struct ttft_file_key *key, const struct ttft_file_state *state,
-			u64 start, u64 pages)
+struct run {
+	u64 start, end, pages;
+	u32 tgid, tid;
+};
+
+INLINE void emit_insert(const struct ttft_file_key *key, const struct run *run)
 {
 	struct ttft_insert *rec = reserve_record(TTFT_INSERT, sizeof(*rec));
 
 	if (!rec)
 		return;
-	fill_header(&rec->h, TTFT_INSERT, start, (u64)state->run_tgid << 32 | state->run_tid);
+	fill_header(&rec->h, TTFT_INSERT, run->start, (u64)run->tgid << 32 | run->tid);
 	rec->file = (struct ttft_file_id){.ino = key->ino, .dev = key->dev};
-	rec->end_ns = state->run_end_ns;
-	rec->pages = pages;
+	rec->end_ns = run->end;
+	rec->pages = run->pages;
 	submit_record(rec, false);
 }
 
-/* Processors add to the same run at once: who wins the exchange of the start closes it,
- * and each page is in exactly one run.
+/* Processors add to the same run at once: who wins the exchange of the start closes it, as
+ * it was when it was found to be over, and each page is in exactly one run.
  */
 INLINE void add_to_run(const struct ttft_file_key *key, struct ttft_file_state *state, u64 pages)
 {
 	u64 now = bpf_ktime_get_ns(), who = bpf_get_current_pid_tgid();
-	u64 start = state->run_start_ns, end = state->run_end_ns, closed;
-	bool over = !start || (now > end && now - end > options.insert_gap_ns) ||
-		    (now > start && now - start > options.insert_max_ns);
+	struct run old = {
+		.start = state->run_start_ns,
+		.end = state->run_end_ns,
+		.tgid = state->run_tgid,
+		.tid = state->run_tid,
+	};
+	bool over = !old.start || (now > old.end && now - old.end > options.insert_gap_ns) ||
+		    (now > old.start && now - old.start > options.insert_max_ns);
 
-	if (over && __sync_val_compare_and_swap(&state->run_start_ns, start, now) == start) {
-		closed = __sync_lock_test_and_set(&state->run_pages, pages);
-		if (closed)
-			emit_insert(key, state, start, closed);
+	if (over &&
+	    __sync_val_compare_and_swap(&state->run_start_ns, old.start, now) == old.start) {
+		old.pages = __sync_lock_test_and_set(&state->run_pages, pages);
+		if (!old.start) /* another processor came between */
+			__sync_fetch_and_add(&state->run_pages, old.pages);
+		else if (old.pages)
+			emit_insert(key, &old);
 	} else {
 		__sync_fetch_and_add(&state->run_pages, pages);
 	}

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bpf.watching import Watching, key_of
+from tests.bpf.watching import Watching, key_of, latest
 from tests.workloads.fileio import FileIo, drop_cache, make_file
+from tests.workloads.waiting import wait_for
 from tracer.kernel.loader import Kernel
-from tracer.kernel.wire import RawFile, RawMagic
+from tracer.kernel.wire import Raw, RawFile, RawMagic
 from tracer.records import Insert, Op, Open
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
+GAP_NS = 20_000_000  # ends a run of insertions
 Run = Callable[..., Watching]
 
 
@@ -118,9 +122,6 @@ def test_insertions_are_exact(watching: Run, disk: Path, size: int) -> None:
     drop_cache(path)
     seen = watching("reads", 5 * reads, chunk, path)
     assert seen.pages[key_of(path)] == size // 4096
-    runs = seen.of(Insert, lambda i: (i.dev, i.ino) == key_of(path))
-    assert sum(i.pages for i in runs) >= size // 4096
-    assert all(i.end_ns >= i.ts_ns for i in runs)
     assert watching("reads", 5 * reads, chunk, path).pages[key_of(path)] == 0
 
 
@@ -160,6 +161,31 @@ def overlay(disk: Path, lower: Path) -> Iterator[Path]:
         yield merged
     finally:
         subprocess.run(["umount", merged], check=True)
+
+
+def test_runs_of_two_readers(kernel: Kernel, disk: Path) -> None:
+    """Processors add to a run at once: pages are in one run each, and runs end in time."""
+    path = make_file(disk / "both", 48 * MIB)
+    kernel.track_file(*key_of(path))
+    ends: list[int] = []
+    for _ in range(4):
+        drop_cache(path)
+        kernel.drain()
+        wait_for(lambda: time.monotonic_ns() > max(ends, default=0) + GAP_NS, 5, "the gap")
+        began = time.monotonic_ns()
+        readers = [threading.Thread(target=path.read_bytes) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        found: list[Raw] = []
+        while any(reader.is_alive() for reader in readers):
+            kernel.wait(5)
+            found += [*kernel.drain(), *kernel.sweep(time.monotonic_ns())]
+        found += [*kernel.drain(), *kernel.sweep(time.monotonic_ns())]
+        runs = [r for r in latest(found) if isinstance(r, Insert) and r.ino == key_of(path)[1]]
+        assert sum(r.pages for r in runs if r.ts_ns >= began) == 48 * MIB // 4096
+        assert all(r.end_ns < began for r in runs if r.ts_ns < began)
+        ends.append(max(r.end_ns for r in runs))
+    assert ends == sorted(ends)
 
 
 def test_insertions_before_first_use(kernel: Kernel, disk: Path) -> None:
