@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+import build_bpf
 from tests.workloads import bpf
 
 NEEDS_KERNEL = ("kernel", "e2e")
+NEEDS_OBJECT = Path(__file__).parent / "bpf"
 _refusal = bpf.refusal()
+_no_compiler = os.geteuid() != 0 and build_bpf.find("clang") is None
 _not_run: list[str] = []
 
 
@@ -19,14 +23,19 @@ def pytest_report_header() -> str:
     return f"kernel tests: {f'not run ({_refusal})' if _refusal else 'run'}"
 
 
+def _cannot_run(item: pytest.Item) -> bool:
+    if _no_compiler and NEEDS_OBJECT in item.path.parents:
+        return True
+    return _refusal is not None and any(map(item.get_closest_marker, NEEDS_KERNEL))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what needs a kernel that takes BPF, where there is none."""
-    if _refusal is None:
-        return
-    kernel = [item for item in items if any(map(item.get_closest_marker, NEEDS_KERNEL))]
-    _not_run.extend(item.nodeid for item in kernel)
-    config.hook.pytest_deselected(items=kernel)
-    items[:] = [item for item in items if item not in kernel]
+    """Leaves out what needs a kernel that takes BPF, or a compiler, where there is none."""
+    left_out = list(filter(_cannot_run, items))
+    if left_out:
+        _not_run.extend(item.nodeid for item in left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,6 +54,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says what was not run, and why."""
     if _not_run:
         terminalreporter.section("not run here")
-        terminalreporter.write_line(f"{len(_not_run)} tests need a kernel with BPF: {_refusal}")
+        compiler = ", and there is no clang to build the object" if _no_compiler else ""
+        reason = f"a kernel with BPF: {_refusal}{compiler}"
+        terminalreporter.write_line(f"{len(_not_run)} tests need {reason}")
         for path in sorted({Path(nodeid.partition("::")[0]).as_posix() for nodeid in _not_run}):
             terminalreporter.write_line(f"  {path}")
