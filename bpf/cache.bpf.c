@@ -20,32 +20,50 @@ INLINE void emit_insert(const struct ttft_file_key *key, const struct run *run)
 	submit_record(rec, false);
 }
 
-/* Processors add to the same run at once: who wins the exchange of the start closes it, as
- * it was when it was found to be over, and each page is in exactly one run.
+INLINE u64 *run_pages(struct ttft_file_state *state, u64 run)
+{
+	return run & 1 ? &state->run_pages1 : &state->run_pages0;
+}
+
+INLINE u64 *run_end(struct ttft_file_state *state, u64 run)
+{
+	return run & 1 ? &state->run_end1_ns : &state->run_end0_ns;
+}
+
+INLINE bool run_is_over(u64 run, u64 end, u64 now)
+{
+	u64 start = run >> 1;
+
+	return !start || (now > end && now - end > options.insert_gap_ns) ||
+	       (now > start && now - start > options.insert_max_ns);
+}
+
+/* Processors add to the same file at once. Whoever exchanges the run's word closes the old
+ * run, and from then on all find the new one, which has a count and an end of its own: each
+ * page is in exactly one run, and none in a run that was over.
  */
 INLINE void add_to_run(const struct ttft_file_key *key, struct ttft_file_state *state, u64 pages)
 {
 	u64 now = bpf_ktime_get_ns(), who = bpf_get_current_pid_tgid();
+	u64 run = state->run, next = now << 1 | (~run & 1);
 	struct run old = {
-		.start = state->run_start_ns,
-		.end = state->run_end_ns,
+		.start = run >> 1,
+		.end = *run_end(state, run),
 		.tgid = state->run_tgid,
 		.tid = state->run_tid,
 	};
-	bool over = !old.start || (now > old.end && now - old.end > options.insert_gap_ns) ||
-		    (now > old.start && now - old.start > options.insert_max_ns);
 
-	if (over &&
-	    __sync_val_compare_and_swap(&state->run_start_ns, old.start, now) == old.start) {
-		old.pages = __sync_lock_test_and_set(&state->run_pages, pages);
-		if (!old.start) /* another processor came between */
-			__sync_fetch_and_add(&state->run_pages, old.pages);
-		else if (old.pages)
-			emit_insert(key, &old);
-	} else {
-		__sync_fetch_and_add(&state->run_pages, pages);
+	if (run_is_over(run, old.end, now)) {
+		*run_end(state, next) = now;
+		if (__sync_val_compare_and_swap(&state->run, run, next) == run) {
+			old.pages = __sync_lock_test_and_set(run_pages(state, run), 0);
+			if (old.start && old.pages)
+				emit_insert(key, &old);
+		}
+		run = state->run;
 	}
-	state->run_end_ns = now;
+	__sync_fetch_and_add(run_pages(state, run), pages);
+	*run_end(state, run) = now;
 	state->run_tgid = who >> 32;
 	state->run_tid = (u32)who;
 }

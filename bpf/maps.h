@@ -13,10 +13,13 @@ struct ttft_file_key {
 
 struct ttft_file_state {
 	__u64 size;
-	__u64 inserted;	    /* pages that came into the page cache, exact */
-	__u64 run_start_ns; /* the open INSERT span; 0: none yet */
-	__u64 run_end_ns;
-	__u64 run_pages;
+	__u64 inserted; /* pages that came into the page cache, exact */
+	/* The open INSERT span: when it began << 1 | which of the two below is its; 0: none yet. */
+	__u64 run;
+	__u64 run_end0_ns;
+	__u64 run_end1_ns;
+	__u64 run_pages0;
+	__u64 run_pages1;
 	__u32 run_tgid;
 	__u32 run_tid;
 	__u32 generation; /* of the inode: another one is another file */

@@ -104,7 +104,7 @@ def test_runs_of_insertions() -> None:
         (0, 0, 0, 1), (50, 60, 4, 1), (50, 60, 4, 2), (50, 70, 6, 2), (90, 90, 1, 2),
     ):  # fmt: skip
         files.rows[key] = layouts.FILE_STATE.packer.pack(
-            1 << 20, 99, start, end, pages, 11, 12, 0, opens, 2, 0
+            1 << 20, 99, start << 1 | 1, 1, end, 7, pages, 11, 12, 0, opens, 2, 0
         )
         told.append([(i.ts_ns, i.end_ns, i.pages) for i in runs(sweeper.sweep(NOW))])
     assert told == [[], [(50, 60, 4)], [], [(50, 70, 6)], [(90, 90, 1)]]

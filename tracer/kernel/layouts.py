@@ -59,8 +59,8 @@ PACKET = Layout("ttft_packet", _H + _CONN + "seq:I ack:I payload_len:I captured:
 FILE_KEY = Layout("ttft_file_key", "ino:Q dev:I reserved:I")
 FILE_STATE = Layout(
     "ttft_file_state",
-    "size:Q inserted:Q run_start_ns:Q run_end_ns:Q run_pages:Q run_tgid:I run_tid:I "
-    "generation:I opens:I magic:I elf:I",
+    "size:Q inserted:Q run:Q run_end0_ns:Q run_end1_ns:Q run_pages0:Q run_pages1:Q "
+    "run_tgid:I run_tid:I generation:I opens:I magic:I elf:I",
 )
 SPAN_KEY = Layout("ttft_span_key", "ino:Q dev:I tid:I op:I reserved:I")
 SPAN_STATE = Layout(

@@ -87,7 +87,10 @@ class Sweeper:
             if self._seen.get(key) == value:
                 continue
             self._seen[key] = value
-            _, _, start, end, pages, tgid, *_ = layouts.FILE_STATE.packer.unpack(value)
+            _, _, run, end0, end1, pages0, pages1, tgid, *_ = layouts.FILE_STATE.packer.unpack(
+                value
+            )
+            start, end, pages = run >> 1, (end0, end1)[run & 1], (pages0, pages1)[run & 1]
             if not start or not pages or self._told_run.get(key) == (start, pages):
                 continue
             self._told_run[key] = (start, pages)
