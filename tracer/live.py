@@ -71,7 +71,7 @@ class Live:
         records += self._losses(now_ns)
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
-            records += self._http.expire(now_ns)
+            records += self._http.expire(now_ns) + self._discovery.retry(now_ns)
         if records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
             records.append(Tick(ts_ns=now_ns))

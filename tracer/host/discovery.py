@@ -88,6 +88,7 @@ class Discovery:
         self._tree: dict[int, Member] = {}
         self._files: dict[tuple[int, int], File] = {}
         self._ports: dict[tuple[int, int], int] = {}
+        self._sockets_known = True
         self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
             RawExec: self._exec,
             RawFile: self._file,
@@ -120,6 +121,10 @@ class Discovery:
         for tgid, command, rule in self._fronts():
             records += self._adopt(tgid, command, rule, now_ns)
         return records + self._sockets(now_ns)
+
+    def retry(self, now_ns: int) -> list[AnyRecord]:
+        """Ask for sockets again where that failed; nothing else."""
+        return [] if self._sockets_known else self._sockets(now_ns)
 
     def _names(self) -> list[str]:
         """Programs to watch from their first instruction."""
@@ -184,17 +189,12 @@ class Discovery:
     def _sockets(self, now_ns: int) -> list[AnyRecord]:
         by_port = {r.port: r for r in self._rules if r.by_port}
         # A port may be one of any namespace; without such rules the servers' own are enough.
-        asked = psutil.pids() if by_port else list(self._tree)
-        by_netns = {netns: tgid for tgid in asked if (netns := proc.netns(tgid))}
-        if not by_netns:
-            return []
-        spaces = sockdiag.Query(list(by_netns.values())).result()
+        spaces, self._sockets_known = sockdiag.ask(psutil.pids() if by_port else self._tree)
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
         owners = proc.socket_owners(list(self._tree))
         for space in spaces:
-            netns = proc.netns(space.tgid)
-            records += self._listeners(space, netns, owners, now_ns)
-            records += self._connections(space, netns, owners, now_ns)
+            records += self._listeners(space, owners, now_ns)
+            records += self._connections(space, owners, now_ns)
         return records
 
     def _adopt_listeners(
@@ -215,31 +215,31 @@ class Discovery:
         return records
 
     def _listeners(
-        self, space: sockdiag.Namespace, netns: int, owners: dict[int, int], now_ns: int
+        self, space: sockdiag.Namespace, owners: dict[int, int], now_ns: int
     ) -> list[AnyRecord]:
         records: list[AnyRecord] = []
         for sock in space.tcp:
             owner = owners.get(sock.inode)
             if sock.state == _LISTEN and owner is not None:
-                self._kernel.watch_port(netns, sock.local_port)
+                self._kernel.watch_port(space.netns, sock.local_port)
                 records += self._listen(
-                    Listen(ts_ns=now_ns, tgid=owner, netns=netns, port=sock.local_port)
+                    Listen(ts_ns=now_ns, tgid=owner, netns=space.netns, port=sock.local_port)
                 )
         for owner in {owners[i] for i in space.unix if i in owners}:
             member = self._tree.get(owner)
             if member and member.front == owner and not self.ports_of(owner):
-                records.append(_server(member, now_ns, netns, 0, unix=True))
+                records.append(_server(member, now_ns, space.netns, 0, unix=True))
         return records
 
     def _connections(
-        self, space: sockdiag.Namespace, netns: int, owners: dict[int, int], now_ns: int
+        self, space: sockdiag.Namespace, owners: dict[int, int], now_ns: int
     ) -> list[AnyRecord]:
         """Connections from watched processes to watched ports: the hops already open."""
         found: list[AnyRecord] = []
         for s in space.tcp:
             owner = owners.get(s.inode)
-            if owner is not None and (netns, s.remote_port) in self._ports:
-                conn = Conn(netns, s.remote_ip, s.remote_port, s.local_ip, s.local_port)
+            if owner is not None and (space.netns, s.remote_port) in self._ports:
+                conn = Conn(space.netns, s.remote_ip, s.remote_port, s.local_ip, s.local_port)
                 found.append(Connect(ts_ns=now_ns, tgid=owner, tid=owner, conn=conn))
         return found
 

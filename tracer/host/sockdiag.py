@@ -1,15 +1,17 @@
 """TCP and Unix sockets of chosen network namespaces, through sock_diag.
 
-Runs as a short-lived child (`python -m tracer.host.sockdiag TGID...`), for pyroute2 costs 14 MB
-and is needed once: the daemon learns of later sockets from the kernel. Prints JSON.
+Runs as a short-lived child (`python -m tracer.host.sockdiag FD...`, open namespaces), for pyroute2
+costs 14 MB and is needed once: the daemon learns of later sockets from the kernel. Prints JSON.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,6 +20,8 @@ from tracer.host import proc
 
 _LISTEN = 10
 _ESTABLISHED = 1
+_CLONE_NEWNET = 0x40000000
+_PATIENCE_S = 10
 
 
 class TcpSocket(msgspec.Struct, frozen=True):
@@ -32,20 +36,26 @@ class TcpSocket(msgspec.Struct, frozen=True):
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """`tgid`: the process asked for; `unix`: inodes of listening stream sockets."""
+    """`netns`: its inode; `unix`: inodes of listening stream sockets."""
 
-    tgid: int
+    netns: int
     tcp: tuple[TcpSocket, ...]
     unix: tuple[int, ...]
     error: str | None = None
 
 
-def _dump(tgid: int) -> Namespace:
-    from pyroute2 import DiagSocket
-    from pyroute2.netns import setns
+def _enter(fd: int) -> None:
+    if os.fstat(fd).st_ino == proc.netns(os.getpid()):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(fd, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
 
-    if proc.netns(tgid) != proc.netns(os.getpid()):
-        setns(f"/proc/{tgid}/ns/net")
+
+def _dump(fd: int) -> Namespace:
+    from pyroute2 import DiagSocket
+
+    _enter(fd)
     states = 1 << _LISTEN | 1 << _ESTABLISHED
     tcp: list[TcpSocket] = []
     with DiagSocket() as diag:
@@ -54,7 +64,7 @@ def _dump(tgid: int) -> Namespace:
             tcp.extend(map(_tcp, diag.get_sock_stats(family=family, states=states)))
         unix = diag.get_sock_stats(family=socket.AF_UNIX, states=1 << _LISTEN)
         inodes = tuple(int(s["udiag_ino"]) for s in unix)
-    return Namespace(tgid=tgid, tcp=tuple(tcp), unix=inodes)
+    return Namespace(netns=os.fstat(fd).st_ino, tcp=tuple(tcp), unix=inodes)
 
 
 def _tcp(sock: Any) -> TcpSocket:
@@ -68,13 +78,15 @@ def _tcp(sock: Any) -> TcpSocket:
     )
 
 
-def _safely(tgid: int) -> Namespace:
+def _safely(fd: int) -> Namespace:
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
-        return _dump(tgid)
+        return _dump(fd)
     except (OSError, NetlinkError, LookupError, ValueError) as error:
-        return Namespace(tgid=tgid, tcp=(), unix=(), error=f"{type(error).__name__}: {error}")
+        return Namespace(
+            netns=os.fstat(fd).st_ino, tcp=(), unix=(), error=f"{type(error).__name__}: {error}"
+        )
 
 
 def main() -> None:
@@ -82,24 +94,45 @@ def main() -> None:
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
-class Query:
-    """A running look-up; `result()` waits for it (at most 10 s)."""
+def ask(tgids: Iterable[int]) -> tuple[list[Namespace], bool]:
+    """Sockets of the namespaces these processes are in; False where not all could be asked.
 
-    def __init__(self, tgids: list[int]) -> None:
-        argv = [sys.executable, "-m", "tracer.host.sockdiag", *map(str, tgids)]
-        self._child = subprocess.Popen(  # noqa: S603 - our own interpreter, numbers only
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+    Takes a third of a second, at most `_PATIENCE_S`. A process that is gone is no failure; its
+    namespace is held open, so that it cannot go meanwhile.
+    """
+    spaces: dict[int, int] = {}
+    try:
+        for tgid in tgids:
+            _hold(tgid, spaces)
+        return _ask(list(spaces.values())) if spaces else ([], True)
+    finally:
+        for fd in spaces.values():
+            os.close(fd)
 
-    def result(self) -> list[Namespace]:
-        """Empty when the child failed or took too long: sockets are then found as they move."""
+
+def _hold(tgid: int, spaces: dict[int, int]) -> None:
+    try:
+        fd = os.open(f"/proc/{tgid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    inode = os.fstat(fd).st_ino
+    if spaces.setdefault(inode, fd) != fd:
+        os.close(fd)
+
+
+def _ask(fds: list[int]) -> tuple[list[Namespace], bool]:
+    argv = [sys.executable, "-m", "tracer.host.sockdiag", *map(str, fds)]
+    with subprocess.Popen(  # noqa: S603 - our own interpreter, numbers only
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        pass_fds=fds,
+    ) as child:  # fmt: skip
         try:
-            out, _ = self._child.communicate(timeout=10)
-            return msgspec.json.decode(out, type=list[Namespace])
+            out, _ = child.communicate(timeout=_PATIENCE_S)
+            found = msgspec.json.decode(out, type=list[Namespace])
         except (subprocess.TimeoutExpired, msgspec.DecodeError):
-            self._child.kill()
-            self._child.wait()
-            return []
+            child.kill()
+            return [], False
+    return found, not any(space.error for space in found)
 
 
 if __name__ == "__main__":
