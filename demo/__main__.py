@@ -21,7 +21,7 @@ from demo.checks import Case, Json, checks
 from demo.scenarios import WARMUP, Sent, drive
 from tests.workloads import bpf, llama
 from tests.workloads.throttle import Throttle, ThrottleError
-from tests.workloads.ttftd import Ttftd, matched, ttft
+from tests.workloads.ttftd import UNIT_NICE, Ttftd, matched, ttft
 from tracer import render, render_show
 
 RECORDING = Path(__file__).parent / "recording.ndjson.gz"
@@ -99,7 +99,7 @@ def live(options: argparse.Namespace) -> Outcome:
     models: Path = options.models.resolve()
     with slow_disk(models) as throttle:
         began = time.monotonic()
-        with Ttftd(out.resolve()) as daemon:
+        with Ttftd(out.resolve(), nice=UNIT_NICE) as daemon:
             say(f"ttftd watches after {time.monotonic() - began:.1f} s")
             recording = daemon.recording(RECORDING.with_suffix("")) if options.record else None
             with recording or nullcontext():

@@ -14,7 +14,7 @@ from tests.workloads.throttle import Throttle
 
 ALPHA, BETA = "alpha", "beta"
 WARMUP = "warmup"
-OPTIONS = (*llama.CALM, "-c", "4096")
+OPTIONS = ("-c", "4096")
 # Enough warm requests of each model for a baseline, with prompts of several sizes.
 WARMUP_WORDS = (4, 8, 12, 16, 24, 32)
 LONG_WORDS = 600
@@ -116,7 +116,7 @@ def drive(
         if throttle is not None:
             throttle.limit(None)
 
-    with llama.router(models, 1, *OPTIONS, log=logs / "router-1.log") as server:
+    with llama.router(models, 1, *OPTIONS, log=logs / "router-1.log", calm=True) as server:
         if throttle is not None:
             throttle.add(server.pid)
         cold(server, "cold_first", ALPHA)
@@ -124,7 +124,7 @@ def drive(
         cold(server, "cold_switch", BETA)
         driver.warm_up(server, BETA)
         driver.ask(server, "switch_back", ALPHA)
-    with llama.router(models, 2, *OPTIONS, log=logs / "router-2.log") as server:
+    with llama.router(models, 2, *OPTIONS, log=logs / "router-2.log", calm=True) as server:
         for model in (ALPHA, BETA):
             server.load(model)
         for model in (ALPHA, BETA):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.workloads import llama, models
-from tests.workloads.ttftd import Ttftd
+from tests.workloads.ttftd import UNIT_NICE, Ttftd
 
 ROOT = Path(__file__).parents[2]
 Ask = Callable[[Callable[[], llama.Reply]], llama.Reply]
@@ -26,7 +26,7 @@ def weights() -> Path:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Ttftd]:
     """A daemon of the test's own."""
-    with Ttftd(tmp_path / "ttftd") as running:
+    with Ttftd(tmp_path / "ttftd", nice=UNIT_NICE) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from tests.workloads.ttftd import Ttftd
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 CHAT = "/v1/chat/completions"
-OPTIONS = (*llama.CALM, "-c", "2048")
+OPTIONS = ("-c", "2048")
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -27,7 +27,9 @@ def server(
 ) -> Iterator[LlamaServer]:
     """A server that holds one model itself, on either family."""
     log = tmp_path / "server.log"
-    with llama.alone(weights / "alpha.gguf", *OPTIONS, log=log, host=request.param) as running:
+    with llama.alone(
+        weights / "alpha.gguf", *OPTIONS, log=log, host=request.param, calm=True
+    ) as running:
         daemon.wait_server(running.port)
         yield running
 
@@ -68,7 +70,7 @@ def test_large_body_with_the_model_last(
     model = body.pop("model")
     raw = json.dumps(body | {"metadata": {"pad": "x" * 3_000_000}, "model": model}).encode()
     with (
-        llama.router(weights, 1, *OPTIONS, log=tmp_path / "server.log") as server,
+        llama.router(weights, 1, *OPTIONS, log=tmp_path / "server.log", calm=True) as server,
         server.client(keep_alive=False) as client,
     ):
         replies = [ask(lambda: client.post(CHAT, raw)) for _ in range(2)]

@@ -13,12 +13,12 @@ from tests.e2e.conftest import ROOT, Ask
 from tests.e2e.helpers import assert_sound
 from tests.workloads import bpf, llama, pagecache
 from tests.workloads.throttle import Throttle
-from tests.workloads.ttftd import Ttftd
+from tests.workloads.ttftd import UNIT_NICE, Ttftd
 from tests.workloads.waiting import wait_for
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 DISK_BYTES_PER_S = 80_000_000
-OPTIONS = (*llama.CALM, "-c", "2048")
+OPTIONS = ("-c", "2048")
 
 
 def none_left(programs: set[int], links: set[int]) -> bool:
@@ -27,11 +27,11 @@ def none_left(programs: set[int], links: set[int]) -> bool:
 
 
 def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
-    daemon = Ttftd(tmp_path / "ttftd")
+    daemon = Ttftd(tmp_path / "ttftd", nice=UNIT_NICE)
     file = weights / "alpha.gguf"
     with (
         Throttle(file, "ttft-kill") as throttle,
-        llama.router(weights, 1, *OPTIONS, log=tmp_path / "server.log") as server,
+        llama.router(weights, 1, *OPTIONS, log=tmp_path / "server.log", calm=True) as server,
         server.client(keep_alive=False) as client,
     ):
         throttle.add(server.pid)
@@ -69,7 +69,7 @@ def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
             assert answer["id"] > kept[-1]["id"]
     history = sqlite3.connect(daemon.state / "history.db")
     assert history.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert none_left(programs, links)
+    wait_for(lambda: none_left(programs, links), 5, "the kernel to drop the programs")
 
 
 def test_second_daemon_says_so(daemon: Ttftd) -> None:

@@ -24,10 +24,10 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
     file = weights / "alpha.gguf"
     size = file.stat().st_size
     pages = -(-size // 4096) * 4096
-    options = (*llama.CALM, "-c", "2048", "--load-mode", mode)
+    options = ("-c", "2048", "--load-mode", mode)
     with (
         Throttle(file, "ttft-test") as throttle,
-        llama.router(weights, 1, *options, log=tmp_path / "server.log") as server,
+        llama.router(weights, 1, *options, log=tmp_path / "server.log", calm=True) as server,
         server.client(keep_alive=False) as client,
     ):
         throttle.add(server.pid)

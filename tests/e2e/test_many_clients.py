@@ -10,7 +10,7 @@ import pytest
 from tests.workloads.llama import free_port
 from tests.workloads.stub_clients import call, streams
 from tests.workloads.stub_server import StubServer
-from tests.workloads.ttftd import Json, Ttftd
+from tests.workloads.ttftd import UNIT_NICE, Json, Ttftd
 from tests.workloads.waiting import wait_for
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -22,7 +22,7 @@ def test_no_boundary_is_lost(tmp_path: Path) -> None:
     port = free_port()
     config = f'[[server]]\nname = "many"\nport = {port}\n'
     with (
-        Ttftd(tmp_path / "ttftd", config) as daemon,
+        Ttftd(tmp_path / "ttftd", config, UNIT_NICE) as daemon,
         StubServer(chunks=CHUNKS, delay_ms=1, port=port) as stub,
     ):
         daemon.wait_server(stub.port)

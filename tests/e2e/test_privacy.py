@@ -57,7 +57,7 @@ def test_marker_is_nowhere(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Pat
     log = tmp_path / "server.log"
     replies: list[llama.Reply] = []
     with (
-        llama.alone(weights / "alpha.gguf", *llama.CALM, "-c", "2048", log=log) as server,
+        llama.alone(weights / "alpha.gguf", "-c", "2048", log=log, calm=True) as server,
         daemon.recording(recording),
         server.client(keep_alive=False) as client,
     ):

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 def test_replay_is_live(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     with (
-        llama.router(weights, 1, *llama.CALM, "-c", "2048", log=tmp_path / "server.log") as server,
+        llama.router(weights, 1, "-c", "2048", log=tmp_path / "server.log", calm=True) as server,
         server.client(keep_alive=False) as client,
     ):
         # Not recorded, but part of the history that the recording's verdicts stand on.

@@ -76,7 +76,11 @@ def held(pid: int) -> tuple[set[int], set[int]]:
     programs: set[int] = set()
     links: set[int] = set()
     for info in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        try:
+            lines = info.read_text().splitlines()
+        except FileNotFoundError:
+            continue  # closed since
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
         if "link_id" in fields:
             links.add(int(fields["link_id"]))
         if "prog_id" in fields:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.workloads.waiting import wait_for
+from tests.workloads.waiting import prefer, wait_for
 
 POLL_S = 0.02
 START_S = 60.0
@@ -28,6 +28,7 @@ STOP_S = 15.0
 # One slot. One thread: two of them spin for each other, so that any other work on the
 # machine costs hundreds of milliseconds, and delay the thread that sends the headers.
 CALM = ("-np", "1", "-t", "1")
+CALM_NICE = -10
 
 
 def server_binary() -> Path:
@@ -268,10 +269,13 @@ class LlamaServer:
         log: Path,
         host: str = "127.0.0.1",
         port: int | None = None,
+        nice: int = 0,
     ) -> None:
+        """`nice` below 0 keeps other work on the machine from disturbing it (needs root)."""
         self.host = host
         self.port = port or free_port(host)
         self.log = log
+        self.nice = nice
         self._args = [str(arg) for arg in args]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -296,6 +300,8 @@ class LlamaServer:
                 env=env,
                 start_new_session=True,
             )
+        if self.nice:
+            prefer(self.pid, self.nice)
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
         """Waits until `/health` answers 200."""
@@ -373,9 +379,11 @@ class LlamaServer:
         self.stop()
 
 
-def alone(model: Path, *extra: str, log: Path, host: str = "127.0.0.1") -> LlamaServer:
-    """One server that holds one model itself."""
-    return LlamaServer(["-m", model, *extra], log=log, host=host)
+def alone(
+    model: Path, *extra: str, log: Path, host: str = "127.0.0.1", calm: bool = False
+) -> LlamaServer:
+    """One server that holds one model itself; `calm` keeps its times steady, see `CALM`."""
+    return _server(["-m", str(model), *extra], log, host, calm)
 
 
 def router(
@@ -384,7 +392,14 @@ def router(
     *extra: str,
     log: Path,
     host: str = "127.0.0.1",
+    calm: bool = False,
 ) -> LlamaServer:
     """A front that starts one child per model of the folder, at most `models_max` at once."""
     args = ["--models-dir", str(models), "--models-max", str(models_max), *extra]
+    return _server(args, log, host, calm)
+
+
+def _server(args: list[str], log: Path, host: str, calm: bool) -> LlamaServer:
+    if calm:
+        return LlamaServer([*args, *CALM], log=log, host=host, nice=CALM_NICE)
     return LlamaServer(args, log=log, host=host)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.workloads.waiting import wait_for
+from tests.workloads.waiting import prefer, wait_for
 from tracer.client import Client
 from tracer.errors import TtftError
 
@@ -22,6 +22,7 @@ START_S = 15.0
 STOP_S = 15.0
 ROOT = Path(__file__).parents[2]
 DAEMON = (sys.executable, "-c", "from tracer.cli import daemon_main; daemon_main()")
+UNIT_NICE = -5  # as systemd/ttftd.service has it
 CLIENT = (sys.executable, "-c", "from tracer.cli import main; main()")
 
 
@@ -37,8 +38,9 @@ def ttft(*args: str, socket: Path | None = None) -> subprocess.CompletedProcess[
 class Ttftd:
     """A running daemon; `with` starts it, waits until it answers, and ends it."""
 
-    def __init__(self, folder: Path, config: str = "") -> None:
+    def __init__(self, folder: Path, config: str = "", nice: int = 0) -> None:
         """`folder` gets socket, state, configuration and log."""
+        self._nice = nice
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.socket = folder / "ttft.sock"
@@ -67,6 +69,8 @@ class Ttftd:
                 self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+        if self._nice:
+            prefer(self.pid, self._nice)
         wait_for(self._ready, START_S, f"ttftd; see {self.log}")
 
     def _ready(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 
@@ -15,3 +17,9 @@ def wait_for(
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for {what}")
         time.sleep(poll_s)
+
+
+def prefer(pid: int, nice: int) -> None:
+    """Gives a process just started, and its later threads and children, this niceness."""
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
