@@ -20,6 +20,7 @@ from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
 from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_streams import events_fanout, records_fanout
+from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
@@ -144,6 +145,7 @@ class Daemon:
         self._live = Live(kernel, self._discovery, HttpReader())
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
+        self._backlog = Backlog(store.put)
         self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,6 +175,7 @@ class Daemon:
         chores.cancel()
         self._events.close()
         self._engine.stop()
+        await asyncio.to_thread(self._backlog.close)
         await api.stop()
         if self._engine.failed.done():
             self._engine.failed.result()
@@ -211,7 +214,7 @@ class Daemon:
     # --- sinks of the engine (its thread) --------------------------------------------
 
     def _explained(self, derived: list[Derived]) -> None:
-        self.store.put(derived)
+        self._backlog.add(derived)
         self._overview.derived(derived)
         for item in derived:
             self._next_id = max(self._next_id, item.evidence.id + 1)

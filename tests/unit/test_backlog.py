@@ -1,0 +1,42 @@
+"""The history is written beside the engine, never in its way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import cast
+
+from tracer.backlog import Backlog
+from tracer.derived import Derived
+
+
+def items(*names: str) -> list[Derived]:
+    """Stand-ins: the backlog never looks inside."""
+    return cast(list[Derived], list(names))
+
+
+def test_a_slow_disk_holds_up_nobody_and_loses_nothing() -> None:
+    disk, began = threading.Event(), threading.Event()
+    written: list[Sequence[Derived]] = []
+
+    def put(batch: Sequence[Derived]) -> None:
+        began.set()
+        disk.wait()
+        written.append(batch)
+
+    backlog = Backlog(put)
+    backlog.add(items("a"))
+    began.wait()
+    backlog.add(items("b", "c"))
+    backlog.add(items("d"))
+    assert written == []
+    disk.set()
+    backlog.close()
+    assert written == [items("a"), items("b", "c", "d")]
+
+
+def test_closing_an_idle_backlog_writes_nothing() -> None:
+    written: list[Sequence[Derived]] = []
+    backlog = Backlog(written.append)
+    backlog.close()
+    assert written == []

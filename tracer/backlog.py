@@ -1,0 +1,47 @@
+"""Hands explained requests to the history in a thread of its own.
+
+A slow disk must not keep the rings from being drained.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from tracer.derived import Derived
+
+
+class Backlog:
+    """`put` gets all that was added since its last call, in order, one call at a time."""
+
+    def __init__(self, put: Callable[[Sequence[Derived]], None]) -> None:
+        self._put = put
+        self._waiting: list[Derived] = []
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ttft-history", daemon=True)
+        self._thread.start()
+
+    def add(self, derived: Sequence[Derived]) -> None:
+        """Returns at once."""
+        with self._wake:
+            self._waiting.extend(derived)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Write what waits, then end."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            self._put(batch)
+
+    def _next(self) -> list[Derived]:
+        """What waits; empty only at the end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self._closing)
+            batch, self._waiting = self._waiting, []
+            return batch
