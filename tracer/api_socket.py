@@ -8,20 +8,23 @@ import socket
 import stat
 from pathlib import Path
 
+from tracer.config import DEFAULT_GROUP
 from tracer.errors import TtftError
 
 MODE = 0o660
 
 
 def bind(path: Path, group: str) -> socket.socket:
-    """Listen on `path`, mode 0660, for root and `group` where that group exists."""
+    """Listen on `path`, mode 0660, for root and `group`; the default group may be missing."""
+    gid = _gid(group)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         _clear(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             _bind(listener, path)
-            _give_to(path, group)
+            if gid is not None:
+                os.chown(path, -1, gid)
             listener.listen(64)
         except BaseException:
             listener.close()
@@ -44,12 +47,15 @@ def _bind(listener: socket.socket, path: Path) -> None:
         os.umask(before)
 
 
-def _give_to(path: Path, group: str) -> None:
+def _gid(group: str) -> int | None:
     try:
-        gid = grp.getgrnam(group).gr_gid
-    except KeyError:
-        return
-    os.chown(path, -1, gid)
+        return grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        if group == DEFAULT_GROUP:
+            return None
+        raise TtftError(
+            f"there is no group {group}", f"groupadd --system {group}, or correct `group`"
+        ) from None
 
 
 def _clear(path: Path) -> None:

@@ -17,6 +17,8 @@ from tracer.records import Settings
 
 DEFAULT_PATH = Path("/etc/ttft/config.toml")
 DEFAULT_SOCKET = "/run/ttft/ttft.sock"
+DEFAULT_GROUP = "ttft"
+MAX_BYTES = 1 << 20
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -73,7 +75,7 @@ class Config(_Section, frozen=True):
     """All settings. `group` may use the socket; `state` holds the history."""
 
     socket: SocketPath = DEFAULT_SOCKET
-    group: Name = "ttft"
+    group: Name = DEFAULT_GROUP
     state: Absolute = "/var/lib/ttft"
     server: tuple[ServerEntry, ...] = ()
     spike: SpikeSection = SpikeSection()
@@ -112,7 +114,8 @@ def load(path: Path | None = None) -> Config:
     """Read `path`; without one the default file if it is there, else all defaults."""
     chosen = path or DEFAULT_PATH
     try:
-        raw = chosen.read_bytes()
+        with chosen.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         if path is None:
             return Config()
@@ -123,13 +126,17 @@ def load(path: Path | None = None) -> Config:
         raise ConfigError(
             f"{chosen}: cannot be read: {error.strerror}", "check its owner and mode"
         ) from error
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(
+            f"{chosen}: longer than {MAX_BYTES} bytes", "is this the configuration of ttftd?"
+        )
     return parse(raw, str(chosen))
 
 
 def parse(raw: bytes, name: str) -> Config:
     """The configuration in `raw`; `name` is the file's, for messages."""
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ConfigError(f"{name}, line {line}: not UTF-8 text", "save it as UTF-8") from None

@@ -27,7 +27,7 @@ from tracer.derived import Derived
 from tracer.engine import Engine
 from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.discovery import Discovery, Rule
-from tracer.host.own import cpu_ns, pss_bytes
+from tracer.host.own import cpu_ns, one_arena, pss_bytes
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
@@ -50,6 +50,7 @@ def run(config: Config, btf: Path | None = None) -> None:
     if os.geteuid() != 0:
         raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
     _check_groups(config)
+    one_arena()
     with contextlib.ExitStack() as stack:
         api = ApiServer(Path(config.socket), config.group)
         stack.callback(api.close)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import grp
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from tracer.derive import derive
 from tracer.export.chrome import dump
 from tracer.store import Store
 
-GROUP = "no-such-group-of-ttft"
+GROUP = grp.getgrgid(os.getegid()).gr_name
 
 
 class HostFact(NamedTuple):

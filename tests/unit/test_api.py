@@ -291,6 +291,15 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
             bind(path, GROUP)
 
 
+@pytest.mark.parametrize("group", ["no such group", "a\0b", "\ud800"])
+def test_a_group_that_is_not_there_is_told_before_anything_is_made(
+    tmp_path: Path, group: str
+) -> None:
+    with pytest.raises(TtftError, match="there is no group"):
+        bind(tmp_path / "s", group)
+    assert not (tmp_path / "s").exists()
+
+
 def test_the_group_gets_the_socket(tmp_path: Path) -> None:
     import grp
 

@@ -225,6 +225,10 @@ def test_spikes_imports_little() -> None:
     [
         (["run", "--config", "/no/such.toml"], 1, "ttft: /no/such.toml: no such file"),
         (["run", "--socket", "/" + "x" * 200], 1, "longer than the 107 bytes"),
+        (["run", "--socket", ""], 1, "--socket is empty"),
+        (["run", "--state", " "], 1, "--state is empty"),
+        (["run", "--config", ""], 1, "--config is empty"),
+        (["run", "--config", "/dev/zero"], 1, "longer than 1048576 bytes"),
         (["run", "--nope"], 2, "No such option"),
     ],
 )

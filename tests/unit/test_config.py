@@ -141,6 +141,10 @@ def test_not_text() -> None:
         parse(b"# fine\n\xff\xfe", "c.toml")
 
 
+def test_a_byte_order_mark_is_no_error() -> None:
+    assert parse(b'\xef\xbb\xbfgroup = "wheel"\n', "c.toml") == Config(group="wheel")
+
+
 def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load(tmp_path / "none.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import shutil
@@ -211,3 +212,34 @@ def test_sockets_of_another_network_namespace_are_seen() -> None:
         assert [s.local_port for s in other.tcp] == [port]
     finally:
         inside.communicate(b"")
+
+
+def heaps(tmp_path: Path, before: str) -> int:
+    """How many heaps four threads make that allocate at once."""
+    out = tmp_path / "heaps.xml"
+    code = f"""
+import ctypes, threading
+from tracer.host.own import one_arena
+{before}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+gate = threading.Barrier(4)
+def work():
+    gate.wait()
+    libc.malloc(1000)
+    gate.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+file = ctypes.c_void_p(libc.fopen({str(out).encode()!r}, b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return out.read_text().count("<heap ")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")
+def test_threads_share_one_heap(tmp_path: Path) -> None:
+    assert heaps(tmp_path, "") > 1
+    assert heaps(tmp_path, "one_arena()") == 1

@@ -14,6 +14,9 @@ SOCKET_MAX = 107
 
 def start(config: str | None, socket: str | None, state: str | None, btf: str | None) -> None:
     """Read the configuration, let the options override it, and run until a signal."""
+    for option, value in (("--config", config), ("--socket", socket), ("--state", state)):
+        if value is not None and not value.strip():
+            raise ConfigError(f"{option} is empty", "leave it out to use the default")
     settings = load(None if config is None else Path(config))
     if socket is not None:
         path = str(Path(socket).absolute())

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from pathlib import Path
+
+_M_ARENA_MAX = -8
+
+
+def one_arena() -> None:
+    """Let all threads share one heap, where the C library is glibc.
+
+    By default each gets its own, and what one frees the others cannot use: answering slow readers
+    for long grows without need. To call before the first thread starts.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def cpu_ns() -> int:

@@ -28,7 +28,7 @@ ID_BLOCK = 1000
 """Ids are reserved in blocks of this size; a killed daemon's next run begins after its block."""
 
 _CHUNK = 500
-_BATCH = 200
+_BATCH = 50
 _DAY_NS = 86_400_000_000_000
 
 T = TypeVar("T")
