@@ -18,10 +18,6 @@ from tracer.live import Live
 from tracer.pipeline import Pipeline
 from tracer.records import AnyRecord
 
-#: How long to let records gather. A ring that fills up, or an urgent record, wakes us at once.
-_IDLE_MS = 200
-_BUSY_MS = 50
-
 T = TypeVar("T")
 RecordSink = Callable[[list[AnyRecord]], None]
 DerivedSink = Callable[[list[Derived]], None]
@@ -56,6 +52,7 @@ class Engine:
     def stop(self) -> None:
         """Take what is left in the rings, then end."""
         self._stopping.set()
+        self._live.kick()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
@@ -73,6 +70,7 @@ class Engine:
                 answer.set_exception(error)
 
         self._calls.put(job)
+        self._live.kick()
         return answer
 
     def tap(self, sink: RecordSink) -> Future[list[AnyRecord]]:
@@ -91,15 +89,16 @@ class Engine:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._step(_BUSY_MS if self.open_requests else _IDLE_MS)
-            self._step(0)
+                self._live.wait(busy=self.open_requests > 0)
+                self._step()
+            self._step()
             self.failed.set_result(None)
         except BaseException as error:
             self.failed.set_exception(error)
             raise
 
-    def _step(self, timeout_ms: int) -> None:
-        self._take(self._live.drain(timeout_ms, busy=self.open_requests > 0))
+    def _step(self) -> None:
+        self._take(self._live.drain(busy=self.open_requests > 0))
         while not self._calls.empty():
             self._calls.get()()
 

@@ -16,6 +16,10 @@ from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawPacket
 from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
+#: How long records may gather while a request is open, and while none is.
+_BUSY_MS = 50
+_IDLE_PACE_MS = 200
+_IDLE_MS = 1000
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 1_000_000_000
 
@@ -23,7 +27,8 @@ _IDLE_TICK_NS = 1_000_000_000
 class Source(Watchable, Protocol):
     """The kernel side, as this module needs it (tracer/kernel/loader.py)."""
 
-    def wait(self, timeout_ms: int) -> None: ...
+    def wait(self, timeout_ms: int, pace_ms: int | None = None) -> None: ...
+    def kick(self) -> None: ...
     def drain(self) -> list[Raw]: ...
     def sweep(self, now_ns: int) -> list[Span | Insert]: ...
     def lost(self) -> dict[str, int]: ...
@@ -54,12 +59,19 @@ class Live:
         """Open exchanges, again, for the beginning of a recording."""
         return self._http.snapshot()
 
-    def drain(self, timeout_ms: int, *, busy: bool) -> list[AnyRecord]:
-        """Wait for events at most `timeout_ms`, then all there are, oldest first.
+    def wait(self, *, busy: bool) -> None:
+        """Until there is something to do. `busy`: a request is open."""
+        if busy:
+            self._source.wait(_BUSY_MS)
+        else:
+            self._source.wait(_IDLE_MS, _IDLE_PACE_MS)
 
-        `busy`: a request is open, so running spans and samples are wanted as well.
-        """
-        self._source.wait(timeout_ms)
+    def kick(self) -> None:
+        """End a wait; from any thread."""
+        self._source.kick()
+
+    def drain(self, *, busy: bool) -> list[AnyRecord]:
+        """All there is, oldest first. `busy`: running spans and samples as well."""
         now_ns = time.monotonic_ns()
         raws = sorted(self._source.drain(), key=lambda raw: raw.ts_ns)
         records: list[AnyRecord] = []
@@ -68,7 +80,8 @@ class Live:
         if busy:
             records += self._source.sweep(now_ns)
             records += self._sampler.sample(now_ns)
-        records += self._losses(now_ns)
+        if raws or busy:
+            records += self._losses(now_ns)
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
             records += self._http.expire(now_ns) + self._discovery.retry(now_ns)

@@ -14,7 +14,7 @@ from tracer.records import AnyRecord, Tick
 
 
 class Quiet(Live):
-    """Nothing happens; each `drain` waits to be let go once."""
+    """Nothing happens; each `wait` waits to be let go once."""
 
     def __init__(self) -> None:
         self.turns = threading.Semaphore(0)
@@ -26,8 +26,13 @@ class Quiet(Live):
     def context(self) -> list[AnyRecord]:
         return []
 
-    def drain(self, timeout_ms: int, *, busy: bool) -> list[AnyRecord]:
+    def kick(self) -> None:
+        pass
+
+    def wait(self, *, busy: bool) -> None:
         self.turns.acquire()
+
+    def drain(self, *, busy: bool) -> list[AnyRecord]:
         self.ns += 1
         return [Tick(ts_ns=self.ns)]
 

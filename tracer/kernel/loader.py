@@ -242,13 +242,16 @@ class Kernel:
 
     # --- what happened ------------------------------------------------------------------
 
-    def fileno(self) -> int:
-        """Readable when records hurry."""
-        return self._rings.fileno()
+    def wait(self, timeout_ms: int, pace_ms: int | None = None) -> None:
+        """Until there are records, or the time is over.
 
-    def wait(self, timeout_ms: int) -> None:
-        """Until a record hurries, or the time is over."""
-        self._rings.wait(timeout_ms)
+        Records that do not hurry may stay in the rings for `pace_ms`.
+        """
+        self._rings.wait(timeout_ms, timeout_ms if pace_ms is None else pace_ms)
+
+    def kick(self) -> None:
+        """End a wait; from any thread."""
+        self._rings.kick()
 
     def drain(self) -> list[Raw]:
         """All there is in the rings; for processes that ended, their last spans too."""
@@ -321,6 +324,8 @@ class Kernel:
         full. A program's name: it did not run, because it ran already on that processor.
         """
         found = {"undecodable": self._bad_records} if self._bad_records else {}
+        if self._rings.overrun:
+            found["backlog"] = self._rings.overrun
         for key, counts in self._lost.items():
             (slot,) = struct.unpack("<I", key)
             count = sum(struct.unpack(f"<{self._cpus}Q", counts))

@@ -1,49 +1,94 @@
-"""Drains the rings. The callback only copies: nothing may be raised into C."""
+"""Drains the rings, in a thread of its own: what is explained slowly must not fill them.
+
+The callback only copies: nothing may be raised into C.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import select
+import threading
 
 from tracer.kernel import libbpf
+
+#: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
+WAITING_MAX = 64 << 20
 
 
 class Rings:
     """Records come out in the order of each ring."""
 
     def __init__(self, fds: list[int]) -> None:
+        self.overrun = 0
         self._taken: list[bytes] = []
-        taken, copy = self._taken, ctypes.string_at
-
-        def take(_context: int | None, data: int, size: int) -> int:
-            taken.append(copy(data, size))
-            return 0
-
-        self._callback = libbpf.SAMPLE(take)  # kept: C holds its address
+        self._waiting = 0
+        self._callback = libbpf.SAMPLE(self._take)  # kept: C holds its address
         self._handle: int | None = libbpf.new_ring(fds[0], self._callback)
         for fd in fds[1:]:
             libbpf.add_ring(self._handle, fd, self._callback)
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._pace_ms = 100
+        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._pump, name="ttft-rings", daemon=True)
+        self._thread.start()
 
-    def fileno(self) -> int:
-        """Readable when the kernel wants the rings drained."""
-        return libbpf.ring_epoll_fd(self._open())
+    def wait(self, timeout_ms: int, pace_ms: int) -> None:
+        """Until there are records, at most `timeout_ms`; what need not hurry waits `pace_ms`."""
+        self._pace_ms = pace_ms
+        self._some.wait(timeout_ms / 1000)
 
-    def wait(self, timeout_ms: int) -> None:
-        """Until an urgent record or the time is over."""
-        libbpf.poll_ring(self._open(), timeout_ms)
+    def kick(self) -> None:
+        """End a wait; from any thread."""
+        self._some.set()
 
     def drain(self) -> list[bytes]:
-        """All records there are."""
-        libbpf.consume_ring(self._open())
-        taken = self._taken[:]
-        del self._taken[: len(taken)]
+        """All records there are, those still in the rings too."""
+        self._some.clear()
+        with self._lock:
+            if self._handle is not None:
+                libbpf.consume_ring(self._handle)
+            taken, self._taken = self._taken, []
+            self._waiting = 0
         return taken
 
     def close(self) -> None:
-        if self._handle is not None:
-            libbpf.free_ring(self._handle)
+        """Stop draining and free the rings."""
+        with self._lock:
+            if self._handle is not None:
+                libbpf.free_ring(self._handle)
             self._handle = None
+        os.eventfd_write(self._closing, 1)
+        self._thread.join()
+        os.close(self._closing)
 
-    def _open(self) -> int:
-        if self._handle is None:
-            raise ValueError("the rings are closed")
-        return self._handle
+    def _take(self, _context: int | None, data: int, size: int) -> int:
+        if self._waiting > WAITING_MAX:
+            self.overrun += 1
+            return 0
+        self._waiting += size
+        self._taken.append(ctypes.string_at(data, size))
+        return 0
+
+    def _consume(self) -> bool:
+        """False when the rings are closed."""
+        with self._lock:
+            if self._handle is None:
+                return False
+            libbpf.consume_ring(self._handle)
+            return True
+
+    def _pump(self) -> None:
+        poller = select.poll()
+        with self._lock:
+            if self._handle is None:
+                return
+            poller.register(libbpf.ring_epoll_fd(self._handle), select.POLLIN)
+        poller.register(self._closing, select.POLLIN)
+        while True:
+            poller.poll(self._pace_ms)
+            if not self._consume():
+                return
+            if self._taken:
+                self._some.set()
