@@ -72,7 +72,7 @@ class Kernel:
         self._off = frozenset(off)
         self.probes = probes
         self._tables: dict[str, Table] = {}
-        self._rings = Rings([self.table("ring").fd, self.table("packets").fd])
+        self.rings = Rings([self.table("ring").fd, self.table("packets").fd])
         self._sweeper = Sweeper(self.table("spans"), self.table("files"))
         self._cpus = libbpf.possible_cpus()
         # A value of a per-CPU map has a part for each processor.
@@ -131,7 +131,7 @@ class Kernel:
     def close(self) -> None:
         """Detach everything and free all; nothing stays in the kernel."""
         self.probes.close()
-        self._rings.close()
+        self.rings.close()
         if self._stats_fd is not None:
             os.close(self._stats_fd)
             self._stats_fd = None
@@ -247,16 +247,16 @@ class Kernel:
 
         Records that do not hurry may stay in the rings for `pace_ms`.
         """
-        self._rings.wait(timeout_ms, timeout_ms if pace_ms is None else pace_ms)
+        self.rings.wait(timeout_ms, timeout_ms if pace_ms is None else pace_ms)
 
     def kick(self) -> None:
         """End a wait; from any thread."""
-        self._rings.kick()
+        self.rings.kick()
 
     def drain(self) -> list[Raw]:
         """All there is in the rings; for processes that ended, their last spans too."""
         found: list[Raw] = []
-        for data in self._rings.drain():
+        for data in self.rings.drain():
             try:
                 raw = wire.decode(data)
             except RecordError:
@@ -324,8 +324,8 @@ class Kernel:
         full. A program's name: it did not run, because it ran already on that processor.
         """
         found = {"undecodable": self._bad_records} if self._bad_records else {}
-        if self._rings.overrun:
-            found["backlog"] = self._rings.overrun
+        if self.rings.overrun:
+            found["backlog"] = self.rings.overrun
         for key, counts in self._lost.items():
             (slot,) = struct.unpack("<I", key)
             count = sum(struct.unpack(f"<{self._cpus}Q", counts))

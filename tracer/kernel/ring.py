@@ -9,6 +9,7 @@ import ctypes
 import os
 import select
 import threading
+from contextlib import AbstractContextManager
 
 from tracer.kernel import libbpf
 
@@ -52,6 +53,10 @@ class Rings:
             taken, self._taken = self._taken, []
             self._waiting = 0
         return taken
+
+    def held(self) -> AbstractContextManager[object]:
+        """While held, records stay in the rings: to see what happens when they fill up."""
+        return self._lock
 
     def close(self) -> None:
         """Stop draining and free the rings."""
