@@ -98,7 +98,8 @@ class Engine:
             raise
 
     def _step(self) -> None:
-        self._take(self._live.drain(busy=self.open_requests > 0))
+        for records in self._live.drain(busy=self.open_requests > 0):
+            self._take(records)
         while not self._calls.empty():
             self._calls.get()()
 

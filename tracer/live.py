@@ -7,6 +7,7 @@ everything older has been seen.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from tracer.host.discovery import Discovery, Watchable
@@ -29,7 +30,7 @@ class Source(Watchable, Protocol):
 
     def wait(self, timeout_ms: int, pace_ms: int | None = None) -> None: ...
     def kick(self) -> None: ...
-    def drain(self) -> list[Raw]: ...
+    def batches(self) -> Iterator[list[Raw]]: ...
     def sweep(self, now_ns: int) -> list[Span | Insert]: ...
     def lost(self) -> dict[str, int]: ...
 
@@ -70,25 +71,26 @@ class Live:
         """End a wait; from any thread."""
         self._source.kick()
 
-    def drain(self, *, busy: bool) -> list[AnyRecord]:
-        """All there is, oldest first. `busy`: running spans and samples as well."""
+    def drain(self, *, busy: bool) -> Iterator[list[AnyRecord]]:
+        """All there is, oldest first, in batches. `busy`: running spans and samples as well."""
         now_ns = time.monotonic_ns()
-        raws = sorted(self._source.drain(), key=lambda raw: raw.ts_ns)
+        some = False
+        for raws in self._source.batches():
+            some = some or bool(raws)
+            yield [record for raw in raws for record in self._one(raw)]
         records: list[AnyRecord] = []
-        for raw in raws:
-            records += self._one(raw)
         if busy:
             records += self._source.sweep(now_ns)
             records += self._sampler.sample(now_ns)
-        if raws or busy:
+        if some or busy:
             records += self._losses(now_ns)
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
             records += self._http.expire(now_ns) + self._discovery.retry(now_ns)
-        if records or busy or now_ns >= self._tick_due_ns:
+        if some or records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
             records.append(Tick(ts_ns=now_ns))
-        return records
+        yield records
 
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):

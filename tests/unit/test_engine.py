@@ -32,9 +32,9 @@ class Quiet(Live):
     def wait(self, *, busy: bool) -> None:
         self.turns.acquire()
 
-    def drain(self, *, busy: bool) -> list[AnyRecord]:
+    def drain(self, *, busy: bool) -> Iterator[list[AnyRecord]]:
         self.ns += 1
-        return [Tick(ts_ns=self.ns)]
+        yield [Tick(ts_ns=self.ns)]
 
 
 class Running:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,6 +28,8 @@ _STATS_AT = 192
 #: How long totals of an ended process are kept, ns.
 _KEEP_TOTALS_NS = 60_000_000_000
 #: A quiet daemon hears of open spans this often, and tables lose what is dead, ns.
+#: Records decoded at a time.
+_BATCH = 1024
 _SWEEP_EVERY_NS = 5_000_000_000
 _MISSED_EVERY_NS = 1_000_000_000
 
@@ -255,8 +258,21 @@ class Kernel:
 
     def drain(self) -> list[Raw]:
         """All there is in the rings; for processes that ended, their last spans too."""
+        return [raw for batch in self.batches() for raw in batch]
+
+    def batches(self) -> Iterator[list[Raw]]:
+        """What `drain` gives, oldest first, in pieces that a burst cannot make large."""
+        waiting = sorted(self.rings.drain(), key=_time_of)
+        for begin in range(0, len(waiting), _BATCH):
+            yield self._decoded(waiting[begin : begin + _BATCH])
+        now_ns = time.monotonic_ns()
+        self._forget(now_ns)
+        if now_ns - self._swept_ns > _SWEEP_EVERY_NS:
+            yield list(self.sweep(now_ns))
+
+    def _decoded(self, batch: list[bytes]) -> list[Raw]:
         found: list[Raw] = []
-        for data in self.rings.drain():
+        for data in batch:
             try:
                 raw = wire.decode(data)
             except RecordError:
@@ -268,10 +284,6 @@ class Kernel:
             if isinstance(raw, Exit):
                 self._ended.append((raw.ts_ns, raw.tgid))
                 found += self._sweeper.end_of(raw.tgid)
-        now_ns = time.monotonic_ns()
-        self._forget(now_ns)
-        if now_ns - self._swept_ns > _SWEEP_EVERY_NS:
-            found += self.sweep(now_ns)
         return found
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
@@ -353,3 +365,8 @@ class Kernel:
             run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
             found.append(RunStats(name, run_ns, runs, missed))
         return found
+
+
+def _time_of(data: bytes) -> int:
+    """A record's time, which comes first in its header."""
+    return int.from_bytes(data[:8], sys.byteorder)
