@@ -244,7 +244,7 @@ def test_damage_found_while_running_loses_nothing_new(path: Path) -> None:
 
 def full(store: Store, pages: int) -> None:
     """As if the disk had room for so many pages and no more."""
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    store._open().execute(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_disk_keeps_results_in_memory_until_there_is_room(path: Path) -> None:
@@ -284,7 +284,7 @@ def test_memory_for_what_waits_is_bounded(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_read_only_history_is_trouble_not_an_exception(store: Store) -> None:
-    store._connection.execute("PRAGMA query_only = ON")
+    store._open().execute("PRAGMA query_only = ON")
     store.put([spike()])
     assert store.trouble is not None
     assert "readonly" in store.trouble.message
@@ -319,16 +319,16 @@ def test_any_thread_may_ask(store: Store) -> None:
 
 def test_listings_use_an_index(store: Store) -> None:
     asked: list[str] = []
-    store._connection.set_trace_callback(asked.append)
+    store._open().set_trace_callback(asked.append)
     for spikes_only in (False, True):
         for model in (None, "beta"):
             for since_ns in (None, WALL):
                 store.requests(5, since_ns, model, spikes_only)
     store.warm("a", "b", "c")
-    store._connection.set_trace_callback(None)
+    store._open().set_trace_callback(None)
     assert len(asked) == 9
     for statement in asked:
-        plan = store._connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+        plan = store._open().execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         text = " ".join(str(row[3]) for row in plan)
         assert "USING" in text and "INDEX" in text, (statement, text)
         assert "TEMP B-TREE" not in text, (statement, text)
@@ -375,7 +375,7 @@ def test_the_history_is_what_was_put_last(
     model_of: dict[int, Derived] = {}
     for index, items in enumerate(puts):
         # Every other put finds the disk full: what waits in memory answers all the same.
-        store._connection.execute(f"PRAGMA query_only = {'ON' if index % 2 else 'OFF'}")
+        store._open().execute(f"PRAGMA query_only = {'ON' if index % 2 else 'OFF'}")
         store.put(items)
         model_of |= {item.evidence.id: item for item in items}
     expected = sorted(

@@ -22,8 +22,24 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
 
 
-def trouble(path: Path, error: sqlite3.Error) -> StoreError:
+def identity(file: Path | int) -> tuple[int, int] | None:
+    """(device, inode) of a path or descriptor; None where nothing is there."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def lock_of(path: Path) -> Path:
+    """The file beside a history whose lock says that it is owned."""
+    return path.with_name(path.name + ".lock")
+
+
+def trouble(path: Path, error: sqlite3.Error | StoreError) -> StoreError:
     """The error to show for one of SQLite's."""
+    if isinstance(error, StoreError):
+        return error
     hints = {
         sqlite3.SQLITE_FULL: "free space on that file system, or lower [history] max_mb",
         sqlite3.SQLITE_READONLY: "make the state folder writable for the user running ttftd",
@@ -37,7 +53,7 @@ def trouble(path: Path, error: sqlite3.Error) -> StoreError:
 
 def own(path: Path) -> int:
     """Take the history for this process; the lock goes with the process, however it ends."""
-    lock_path = path.with_name(path.name + ".lock")
+    lock_path = lock_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -57,9 +57,11 @@ class Store:
         self._pending: dict[int, rows.Row] = {}
         self._puts = 0
         self._owner = database.own(path)
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._reserved = 0
         try:
-            self._connection = database.connect(path, self._warn)
-            self._reserved = reader.reserved_id(self._connection)
+            self._reserved = reader.reserved_id(self._open())
         except BaseException:
             os.close(self._owner)
             raise
@@ -86,7 +88,7 @@ class Store:
         """Insert ready rows in one transaction; for filling a history, see bulk.py."""
         with self._lock:
             try:
-                writer.put(self._connection, encoded, None)
+                writer.put(self._open(), encoded, None)
             except sqlite3.Error as error:
                 raise database.trouble(self.path, error) from error
 
@@ -99,7 +101,7 @@ class Store:
             reserve = highest + ID_BLOCK if highest + ID_BLOCK // 2 > self._reserved else None
             try:
                 self._retry_damage(lambda db: writer.put(db, self._pending.values(), reserve))
-            except sqlite3.Error as error:
+            except (sqlite3.Error, StoreError) as error:
                 self.trouble = database.trouble(self.path, error)
                 return False
             self._reserved = reserve or self._reserved
@@ -117,7 +119,7 @@ class Store:
         with self._lock:
             first = max(self._ask(reader.highest_id) + 1, self._ask(reader.reserved_id))
             try:
-                writer.reserve_ids(self._connection, first + ID_BLOCK)
+                writer.reserve_ids(self._open(), first + ID_BLOCK)
             except sqlite3.Error as error:
                 raise database.trouble(self.path, error) from error
             self._reserved = first + ID_BLOCK
@@ -136,11 +138,11 @@ class Store:
             self.flush()
             if next_id is not None and self.trouble is None:
                 try:
-                    first_free = max(next_id, reader.highest_id(self._connection) + 1)
-                    writer.reserve_ids(self._connection, first_free)
-                except sqlite3.Error as error:
+                    first_free = max(next_id, reader.highest_id(self._open()) + 1)
+                    writer.reserve_ids(self._open(), first_free)
+                except (sqlite3.Error, StoreError) as error:
                     self.trouble = database.trouble(self.path, error)
-            self._connection.close()
+            self._close()
             os.close(self._owner)
 
     def _trim_size(self) -> int:
@@ -172,8 +174,8 @@ class Store:
         # The lock is taken for each piece of work alone, so that readers get their turn.
         with self._lock:
             try:
-                return work(self._connection)
-            except sqlite3.Error as error:
+                return work(self._open())
+            except (sqlite3.Error, StoreError) as error:
                 self.trouble = database.trouble(self.path, error)
                 return None
 
@@ -290,13 +292,39 @@ class Store:
 
     def _retry_damage(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do it; when the file turns out damaged, once more on a new one."""
+        connection = self._open()
         try:
-            return work(self._connection)
+            return work(connection)
         except sqlite3.DatabaseError as error:
             if not database.is_damage(error):
                 raise
-            self._connection.close()
             database.move_aside(self.path, error, self._warn)
-            self._connection = database.connect(self.path, self._warn)
-            writer.reserve_ids(self._connection, self._reserved)
-            return work(self._connection)
+            self._close()
+            return work(self._open())
+
+    def _open(self) -> sqlite3.Connection:
+        """The connection; to a new history where the file is no longer the one it was."""
+        if self._connection is not None:
+            if database.identity(self.path) == self._identity:
+                return self._connection
+            self._close()
+            self._warn(f"{self.path} was moved, removed or replaced; going on with what is there")
+        if database.identity(database.lock_of(self.path)) != database.identity(self._owner):
+            owner = database.own(self.path)
+            os.close(self._owner)
+            self._owner = owner
+        connection = database.connect(self.path, self._warn)
+        try:
+            if self._reserved:
+                writer.reserve_ids(connection, max(self._reserved, reader.reserved_id(connection)))
+        except BaseException:
+            connection.close()
+            raise
+        self._identity = database.identity(self.path)
+        self._connection = connection
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
