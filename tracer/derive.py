@@ -11,6 +11,8 @@ from tracer.records import Says, Warm
 from tracer.scene import Scene
 
 #: Loading that takes no more of a request than this does not make it a cold one.
+#: So many events of unknown files change no figure: of 4 KiB each, or of microseconds.
+_UNPLACED = 16
 _WARM_NS = 1_000_000
 _WARM_PART = 100
 #: A front answers for a runner that died within this time before.
@@ -64,7 +66,7 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
     e, req = s.e, s.e.request
     got_token = scene.token_ns(req) is not None
     found = {
-        "records.lost": bool(e.lost),
+        "records.lost": _lost(e),
         "unreadable": req.unreadable is not None,
         "began.late": req.arrival_ns < e.began_ns,
         "armed.late": any(a.on and s.start_ns < a.ts_ns < s.end_ns for a in e.armed),
@@ -79,6 +81,16 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
     return [code for code, holds in found.items() if holds]
 
 
+def _lost(e: Evidence) -> bool:
+    """Whether so much was lost that a figure could be wrong.
+
+    `KIND.lookup` is an event whose file the kernel could not tell at that moment, a page fault or
+    an unmapping most often of no file at all: a few are no loss.
+    """
+    unplaced = sum(x.count for x in e.lost if x.kind.endswith(".lookup"))
+    return unplaced > _UNPLACED or any(not x.kind.endswith(".lookup") for x in e.lost)
+
+
 def _routed(s: Scene) -> bool:
     """Whether the front never runs a model itself."""
     front = scene.life_of(s.e, s.e.front, s.end_ns)
@@ -90,7 +102,7 @@ def _explain(found: list[str]) -> str | None:
 
 
 def _is_warm(tiled: Phases, ttft: int | None, outcome: Outcome, e: Evidence) -> bool:
-    if ttft is None or outcome != "ok" or e.lost:
+    if ttft is None or outcome != "ok" or _lost(e):
         return False
     if any(tiled.phases_ns[p] for p in ("evict", "spawn", "init")):
         return False

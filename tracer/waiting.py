@@ -101,11 +101,20 @@ def _latest_start_ns(scene: Scene) -> int:
     """The prompt cannot have been begun later than this, by the server's own word."""
     for x in (scene.e.hop, scene.e.request):
         if x and x.says and x.says.prompt_ms is not None:
-            took = _said_ns(x.says.prompt_ms)
+            took, done = _said_ns(x.says.prompt_ms), scene.end_ns
             if not streams(scene.e.request):
                 took += _said_ns(x.says.predicted_ms)
-            return max(scene.start_ns, scene.end_ns - took)
+            elif x.first_token_ns is not None:
+                done = min(done, x.first_token_ns)
+            return max(scene.start_ns, done - took)
     return scene.end_ns
+
+
+def _begun_ns(scene: Scene, head_ns: int, free_ns: int | None) -> int:
+    """The headers' time, unless the thread that sends them was late by the server's own word."""
+    reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
+    earliest = max(reached, free_ns if free_ns is not None else reached)
+    return min(head_ns, max(earliest, _latest_start_ns(scene)))
 
 
 def prompt(scene: Scene, starts: list[Start]) -> Prompt:
@@ -115,7 +124,9 @@ def prompt(scene: Scene, starts: list[Start]) -> Prompt:
     head = early_head_ns(scene.serving, program_of(scene))
     if head is not None and scene.start_ns <= head <= scene.end_ns:
         ahead = _ahead(scene, head, known=True)
-        return Prompt(head, False, _free_ns(ahead, head), tuple(ahead))
+        free = _free_ns(ahead, head)
+        begin = _begun_ns(scene, head, free)
+        return Prompt(begin, begin != head, free, tuple(ahead))
     latest = _latest_start_ns(scene)
     ahead = _ahead(scene, latest, known=False)
     free = _free_ns(ahead, latest)

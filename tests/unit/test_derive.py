@@ -129,6 +129,7 @@ def test_a_request_without_a_token_and_still_open() -> None:
     ("changes", "reason"),
     [
         ({"lost": (Lost(ts_ns=T0, kind="span", count=3),)}, "records.lost"),
+        ({"lost": (Lost(ts_ns=T0, kind="span.lookup", count=17),)}, "records.lost"),
         ({"began_ns": T0 + 1}, "began.late"),
         ({"armed": (Armed(ts_ns=ns(5), group="files", on=True),)}, "armed.late"),
         ({"req": request(first_token=30, end=40, read=None)}, "read.unseen"),
@@ -143,6 +144,11 @@ def test_what_makes_a_request_incomplete(changes: dict[str, object], reason: str
     assert not d.complete
     assert d.incomplete_because is not None
     assert d.incomplete_because.partition(":")[0] == reason
+
+
+def test_a_few_events_of_unknown_files_are_no_loss() -> None:
+    d = derive(warm_router(lost=(Lost(ts_ns=T0, kind="span.lookup", count=16),)))
+    assert (d.complete, d.warm) == (True, True)
 
 
 def test_probes_armed_before_the_request_are_as_good_as_ever() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.evidence_build import (
     NEW,
     OLD,
@@ -14,6 +16,7 @@ from tests.unit.evidence_build import (
     intervals,
     life,
     ms,
+    ns,
     other,
     poll,
     request,
@@ -302,3 +305,20 @@ def test_a_whole_reply_beside_another_had_a_slot_of_its_own() -> None:
     assert [x[0] for x in intervals(phases.split(t), t)] == [
         "queue.socket", "queue.front", "prefill.shared", "prefill.decode", "prefill.relay",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prompt_ms", "begun", "estimate"),
+    [(26.8, 3, False), (27.8, 2, True), (40.0, 1, True), (None, 3, False)],
+)
+def test_headers_that_left_late_are_put_right_by_the_servers_own_word(
+    prompt_ms: float | None, begun: float, estimate: bool
+) -> None:
+    """Its HTTP thread may be late on a busy machine; but nothing began before the hop came."""
+    says = Says(prompt_ms=prompt_ms, prompt_n=26)
+    e = warm_router(
+        hop=hop(arrival=1, read=1.1, body=1, head=3, first_token=29.8, end=100, says=says)
+    )
+    t = timeline.build(e)
+    assert t.prompt_start_ns == ns(begun)
+    assert any(c.estimate for c in t.claims if c.stage == "prefill.prompt") == estimate
