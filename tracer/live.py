@@ -99,7 +99,8 @@ class Live:
         gone = self._discovery.ports_of(raw.tgid) if isinstance(raw, Exit) else []
         records = self._discovery.translate(raw)
         for netns, port in gone:
-            records += self._http.port_gone(raw.ts_ns, netns, port)
+            if not self._discovery.owned(netns, port):
+                records += self._http.port_gone(raw.ts_ns, netns, port)
         return records
 
     def _losses(self, now_ns: int) -> list[AnyRecord]:

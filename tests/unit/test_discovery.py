@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.test_host import Running
 from tracer.host import files, proc
-from tracer.host.discovery import Discovery, Rule
+from tracer.host.discovery import Discovery, Member, Rule
 from tracer.kernel.wire import RawExec, RawFile, RawMagic
 from tracer.records import (
     AnyRecord,
@@ -201,3 +201,72 @@ def test_content_beats_the_name_of_a_file() -> None:
     ]
     unknown = RawMagic(ts_ns=4, tgid=1, dev=7, ino=9, data=b"GGUF")
     assert discovery.translate(unknown) == []
+
+
+BACKGROUND = """
+import os, socket, sys, time
+inherit = sys.argv[1] == "inherit"
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+if inherit:
+    listener.listen()
+if os.fork():
+    os._exit(0)
+os.setsid()
+print(os.getpid(), listener.getsockname()[1], flush=True)
+listener.listen()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["inherit", "listen"])
+def test_a_server_that_goes_to_the_background_stays_watched(how: str) -> None:
+    """The front ends; a child goes on with its socket, or listens itself."""
+    argv = ["llama-server", "-c", BACKGROUND, how, "--models-dir", "/x"]
+    child = subprocess.Popen(
+        argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        heir, port = map(int, child.stdout.readline().split())
+        child.wait()
+        netns = proc.netns(heir)
+        discovery = Discovery(Noted())
+        discovery.tree[child.pid] = Member(child.pid, None, "llama-server")
+        discovery.translate(Fork(ts_ns=1, parent=child.pid, child=heir, comm="llama-server"))
+        gone, up = Exit(ts_ns=3, tgid=child.pid), Listen(ts_ns=4, tgid=heir, netns=netns, port=port)
+        if how == "inherit":
+            first = Listen(ts_ns=2, tgid=child.pid, netns=netns, port=port)
+            assert len(discovery.translate(first)) == 2
+            (_, process, listen, server) = discovery.translate(gone)
+        else:
+            assert discovery.translate(gone) == [gone]
+            (process, listen, server) = discovery.translate(up)
+        assert isinstance(process, Process)
+        assert isinstance(listen, Listen)
+        assert isinstance(server, Server)
+        assert process.command is not None
+        assert (process.tgid, process.command.role) == (heir, "front")
+        assert (listen.tgid, listen.port) == (heir, port)
+        assert (server.tgid, server.name) == (heir, f"llama-server:{port}")
+        assert discovery.ports_of(heir) == [(netns, port)]
+        assert discovery.owned(netns, port), "its connections go on"
+        assert discovery.tree[heir].front == heir
+    finally:
+        child.communicate(b"")
+
+
+def test_a_front_that_dies_leaves_no_port_to_children_that_do_not_have_it(
+    running: Running,
+) -> None:
+    discovery = Discovery(Noted())
+    discovery.start(1)
+    front = running.process.pid
+    discovery.tree[os.getpid()] = discovery.tree[front]
+    gone = Exit(ts_ns=2, tgid=front)
+    assert discovery.translate(gone) == [gone]
+    assert discovery.ports_of(os.getpid()) == []
+    assert not discovery.owned(proc.netns(front), running.port)
+    assert proc.listens(front, running.port)
+    assert not proc.listens(os.getpid(), running.port)
+    assert not proc.listens(front, running.port ^ 1)

@@ -72,7 +72,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A process of a server; `front` is the tgid at the top of its tree."""
+    """A process of a server; `front` is the tgid at the top of its tree, the rest is its."""
 
     front: int
     name: str | None = None
@@ -110,6 +110,10 @@ class Discovery:
     def ports_of(self, tgid: int) -> list[tuple[int, int]]:
         """(netns, port) of the listening sockets a process owns."""
         return [key for key, owner in self._ports.items() if owner == tgid]
+
+    def owned(self, netns: int, port: int) -> bool:
+        """Whether a watched process listens there."""
+        return (netns, port) in self._ports
 
     # --- what is there already ---------------------------------------------------
 
@@ -168,7 +172,7 @@ class Discovery:
         for member in [tgid, *proc.descendants(tgid)]:
             if member != tgid:
                 self._kernel.watch(member)
-                self._tree[member] = Member(tgid)
+                self._tree[member] = self._tree[tgid]
             record = proc.process_record(member, now_ns, child=member != tgid)
             if record is None:
                 self._tree.pop(member, None)
@@ -284,15 +288,34 @@ class Discovery:
         member = self._tree.get(fork.parent)
         if member is None:
             return []
-        self._tree[fork.child] = Member(member.front)
+        self._tree[fork.child] = member
         return [fork]
 
     def _exit(self, exit_: Exit) -> list[AnyRecord]:
-        if self._tree.pop(exit_.tgid, None) is None:
+        member = self._tree.pop(exit_.tgid, None)
+        if member is None:
             return []
-        for key in self.ports_of(exit_.tgid):
-            del self._ports[key]
-        return [exit_]
+        records: list[AnyRecord] = [exit_]
+        for netns, port in self.ports_of(exit_.tgid):
+            del self._ports[netns, port]
+            kin = (tgid for tgid, other in self._tree.items() if other.front == member.front)
+            heir = next((tgid for tgid in kin if proc.listens(tgid, port)), None)
+            if heir is not None:
+                listen = Listen(ts_ns=exit_.ts_ns, tgid=heir, netns=netns, port=port)
+                records += self._listen(listen)
+        return records
+
+    def _succeed(self, member: Member, tgid: int, ts_ns: int) -> list[AnyRecord]:
+        """A server that went to the background: its front ended, a child of it listens."""
+        heir = msgspec.structs.replace(member, front=tgid)
+        for other, kin in self._tree.items():
+            if kin.front == member.front:
+                self._tree[other] = heir
+        record = proc.process_record(tgid, ts_ns, child=False)
+        if record is None:
+            return []
+        command = record.command or Command(program=heir.program, role="single")
+        return [msgspec.structs.replace(record, command=command)]
 
     def _listen(self, listen: Listen) -> list[AnyRecord]:
         records: list[AnyRecord] = []
@@ -302,6 +325,9 @@ class Discovery:
             member = self._tree.get(listen.tgid)
         if member is None:
             return []
+        if member.front not in self._tree:
+            records = self._succeed(member, listen.tgid, listen.ts_ns)
+            member = self._tree[listen.tgid]
         self._ports[listen.netns, listen.port] = listen.tgid
         records.append(listen)
         if member.front == listen.tgid:

@@ -13,6 +13,7 @@ from tracer.servers import parse_command
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ARGV_LIMIT = 1 << 18
+_LISTENING = "0A"  # as /proc/net/tcp writes it
 
 
 def readlink(link: str) -> str:
@@ -106,6 +107,20 @@ def socket_owners(tgids: list[int]) -> dict[int, int]:
             if target.startswith("socket:["):
                 owners.setdefault(int(target[8:-1]), tgid)
     return owners
+
+
+def listens(tgid: int, port: int) -> bool:
+    """Whether it holds a TCP socket that listens on `port` in its network namespace."""
+    inodes: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = Path(f"/proc/{tgid}/net/{table}").read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, rows):
+            if fields[3] == _LISTENING and fields[1].endswith(f":{port:04X}"):
+                inodes.add(int(fields[9]))
+    return bool(inodes) and not inodes.isdisjoint(socket_owners([tgid]))
 
 
 def _links(folder: str) -> Iterator[str]:
