@@ -53,7 +53,7 @@ struct { /* records; the loader may set another size */
 
 struct { /* struct ttft_packet with payload */
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 << 20);
+	__uint(max_entries, 8 << 20);
 } packets SEC(".maps");
 
 /* Why a record was lost; the index into `lost` is kind + reason * TTFT_KIND_SLOTS. */

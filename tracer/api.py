@@ -314,6 +314,15 @@ def _worth_logging(entry: logging.LogRecord) -> bool:
 
 
 class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.over = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Asleep: without a date in the headers there is nothing to do ten times a second."""
+        await self.on_tick(0)
+        await self.over.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the daemon's business."""
@@ -365,6 +374,7 @@ class ApiServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            date_header=False,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
@@ -380,6 +390,7 @@ class ApiServer:
         """Stop answering and remove the socket; running streams are cut after a second."""
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
+            self._server.over.set()
             await self._task
         self.close()
 

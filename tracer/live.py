@@ -62,7 +62,7 @@ class Live:
 
     def wait(self, *, busy: bool) -> None:
         """Until there is something to do. `busy`: a request is open."""
-        if busy:
+        if busy or self._discovery.asking:
             self._source.wait(_BUSY_MS)
         else:
             self._source.wait(_IDLE_MS, _IDLE_PACE_MS)
@@ -78,7 +78,7 @@ class Live:
         for raws in self._source.batches():
             some = some or bool(raws)
             yield [record for raw in raws for record in self._one(raw)]
-        records: list[AnyRecord] = []
+        records = self._discovery.collect(now_ns)
         if busy:
             records += self._source.sweep(now_ns)
             records += self._sampler.sample(now_ns)
@@ -86,7 +86,7 @@ class Live:
             records += self._losses(now_ns)
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
-            records += self._http.expire(now_ns) + self._discovery.retry(now_ns)
+            records += self._http.expire(now_ns)
         if some or records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
             records.append(Tick(ts_ns=now_ns))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.test_host import Running
@@ -62,6 +63,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
     server.stop()
 
 
+def started(discovery: Discovery, now_ns: int) -> list[AnyRecord]:
+    return discovery.start(now_ns) + discovery.collect(now_ns, timeout_s=10)
+
+
 def about(records: list[AnyRecord], tgid: int) -> list[AnyRecord]:
     """Those of one process: others may run on this machine."""
     return [r for r in records if getattr(r, "tgid", None) == tgid]
@@ -70,7 +75,7 @@ def about(records: list[AnyRecord], tgid: int) -> list[AnyRecord]:
 def test_a_running_server_is_adopted_whole(running: Running) -> None:
     kernel, tgid = Noted(), running.process.pid
     discovery = Discovery(kernel)
-    records = discovery.start(5)
+    records = started(discovery, 5)
     process, listen, server, _hop = about(records, tgid)
     netns, info = proc.netns(tgid), running.weights.stat()
     assert isinstance(process, Process)
@@ -98,7 +103,7 @@ def test_a_rule_names_a_server_that_is_not_known(tmp_path: Path) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         discovery = Discovery(Noted(), [Rule(name="mine", command=str(tmp_path))])
-        (process,) = about(discovery.start(1), child.pid)
+        (process,) = about(started(discovery, 1), child.pid)
         assert isinstance(process, Process)
         assert process.command is not None
         assert (process.command.program, process.command.role) == ("custom", "single")
@@ -129,13 +134,13 @@ def test_a_server_known_by_its_port_alone_is_found_when_it_ran_before_us() -> No
         port = mine.getsockname()[1]
         rules = [Rule(name="by port", port=port), Rule(name="nobody", port=1)]
         kernel = Noted()
-        records = about(Discovery(kernel, rules).start(1), me)
+        records = about(started(Discovery(kernel, rules), 1), me)
         found = {(r.name, r.port) for r in records if isinstance(r, Server)}
         assert ("by port", port) in found
         assert me in kernel.watched
         assert (proc.netns(me), port) in kernel.ports
         nobody = Discovery(Noted(), [Rule(name="nobody", port=other.getsockname()[1] % 65535 + 1)])
-        assert about(nobody.start(1), me) == []
+        assert about(started(nobody, 1), me) == []
 
 
 def test_a_program_that_only_shares_a_name_is_let_go() -> None:
@@ -148,11 +153,11 @@ def test_a_program_that_only_shares_a_name_is_let_go() -> None:
 def test_children_belong_to_the_server_until_they_exit(running: Running) -> None:
     kernel, front = Noted(), running.process.pid
     discovery = Discovery(kernel)
-    discovery.start(1)
+    started(discovery, 1)
     fork = Fork(ts_ns=2, parent=front, child=front + 4_000_000, comm="llama-server")
     assert discovery.translate(fork) == [fork]
-    started = RawExec(ts_ns=3, tgid=fork.child, comm="llama-server", filename="/x/llama-server")
-    assert discovery.translate(started) == [
+    running_child = RawExec(ts_ns=3, tgid=fork.child, comm="llama-server", filename="/x/llama-server")
+    assert discovery.translate(running_child) == [
         Exec(ts_ns=3, tgid=fork.child, comm="llama-server", exe="/x/llama-server")
     ]
     listen = Listen(ts_ns=4, tgid=fork.child, netns=9, port=70)
@@ -168,7 +173,7 @@ def test_children_belong_to_the_server_until_they_exit(running: Running) -> None
 
 def test_a_port_that_closes_is_forgotten(running: Running) -> None:
     discovery = Discovery(Noted())
-    discovery.start(1)
+    started(discovery, 1)
     ((netns, port),) = discovery.ports_of(running.process.pid)
     closed = Unlisten(ts_ns=2, netns=netns, port=port)
     assert discovery.translate(closed) == [closed]
@@ -180,7 +185,7 @@ def test_hops_that_are_open_already_are_known(running: Running) -> None:
     front = running.process.pid
     with socket.create_connection(("127.0.0.1", running.port)) as client:
         ours = client.getsockname()[1]
-        records = Discovery(Noted()).start(1)
+        records = started(Discovery(Noted()), 1)
     (hop,) = (r for r in about(records, front) if isinstance(r, Connect))
     assert (hop.conn.server_port, hop.conn.netns) == (running.port, proc.netns(front))
     assert hop.conn.client_port != ours
@@ -205,7 +210,7 @@ def test_content_beats_the_name_of_a_file() -> None:
 
 BACKGROUND = """
 import os, socket, sys, time
-inherit = sys.argv[1] == "inherit"
+inherit = sys.argv[1] != "listen"
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 if inherit:
@@ -219,7 +224,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("how", ["inherit", "listen"])
+@pytest.mark.parametrize("how", ["inherit", "inherit late", "listen"])
 def test_a_server_that_goes_to_the_background_stays_watched(how: str) -> None:
     """The front ends; a child goes on with its socket, or listens itself."""
     argv = ["llama-server", "-c", BACKGROUND, how, "--models-dir", "/x"]
@@ -233,13 +238,22 @@ def test_a_server_that_goes_to_the_background_stays_watched(how: str) -> None:
         netns = proc.netns(heir)
         discovery = Discovery(Noted())
         discovery.tree[child.pid] = Member(child.pid, None, "llama-server")
-        discovery.translate(Fork(ts_ns=1, parent=child.pid, child=heir, comm="llama-server"))
+        fork = Fork(ts_ns=1, parent=child.pid, child=heir, comm="llama-server")
         gone, up = Exit(ts_ns=3, tgid=child.pid), Listen(ts_ns=4, tgid=heir, netns=netns, port=port)
+        first = Listen(ts_ns=2, tgid=child.pid, netns=netns, port=port)
         if how == "inherit":
-            first = Listen(ts_ns=2, tgid=child.pid, netns=netns, port=port)
+            discovery.translate(fork)
             assert len(discovery.translate(first)) == 2
             (_, process, listen, server) = discovery.translate(gone)
+        elif how == "inherit late":  # a fork between ends before we look
+            between = msgspec.structs.replace(fork, child=child.pid + 4_000_000)
+            discovery.translate(between)
+            discovery.translate(first)
+            assert discovery.translate(gone) == [gone]
+            fork = msgspec.structs.replace(fork, parent=between.child)
+            (_, process, listen, server) = discovery.translate(fork)
         else:
+            discovery.translate(fork)
             assert discovery.translate(gone) == [gone]
             (process, listen, server) = discovery.translate(up)
         assert isinstance(process, Process)
@@ -260,7 +274,7 @@ def test_a_front_that_dies_leaves_no_port_to_children_that_do_not_have_it(
     running: Running,
 ) -> None:
     discovery = Discovery(Noted())
-    discovery.start(1)
+    started(discovery, 1)
     front = running.process.pid
     discovery.tree[os.getpid()] = discovery.tree[front]
     gone = Exit(ts_ns=2, tgid=front)

@@ -32,6 +32,8 @@ from tracer.servers import SERVER_COMMS
 
 _FILES_LIMIT = 4096
 _LISTEN = 10
+_NEVER_NS = 1 << 63
+_ASK_AGAIN_NS = 5_000_000_000
 
 
 class Watchable(Protocol):
@@ -88,7 +90,9 @@ class Discovery:
         self._tree: dict[int, Member] = {}
         self._files: dict[tuple[int, int], File] = {}
         self._ports: dict[tuple[int, int], int] = {}
-        self._sockets_known = True
+        self._orphans: dict[tuple[int, int], Member] = {}
+        self._query: sockdiag.Query | None = None
+        self._ask_again_ns = _NEVER_NS
         self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
             RawExec: self._exec,
             RawFile: self._file,
@@ -118,17 +122,36 @@ class Discovery:
     # --- what is there already ---------------------------------------------------
 
     def start(self, now_ns: int) -> list[AnyRecord]:
-        """Everything of the servers that are running: processes, mapped files, ports."""
+        """The servers that are running, with their mapped files; `collect` gives their sockets."""
         for comm in self._names():
             self._kernel.add_server_comm(comm)
         records: list[AnyRecord] = []
         for tgid, command, rule in self._fronts():
             records += self._adopt(tgid, command, rule, now_ns)
-        return records + self._sockets(now_ns)
+        self._ask()
+        return records
 
-    def retry(self, now_ns: int) -> list[AnyRecord]:
-        """Ask for sockets again where that failed; nothing else."""
-        return [] if self._sockets_known else self._sockets(now_ns)
+    @property
+    def asking(self) -> bool:
+        """Whether sockets are being asked for: `collect` soon."""
+        return self._query is not None
+
+    def collect(self, now_ns: int, timeout_s: float = 0) -> list[AnyRecord]:
+        """The sockets asked for at the start, once they are there; asked again on failure."""
+        if self._query is None and now_ns >= self._ask_again_ns:
+            self._ask()
+        answer = self._query.take(timeout_s) if self._query else None
+        if answer is None:
+            return []
+        spaces, whole = answer
+        self._query = None
+        self._ask_again_ns = _NEVER_NS if whole else now_ns + _ASK_AGAIN_NS
+        return self._sockets(spaces, now_ns)
+
+    def _ask(self) -> None:
+        # A port may be one of any namespace; without such rules the servers' own are enough.
+        by_port = any(rule.by_port for rule in self._rules)
+        self._query = sockdiag.Query(psutil.pids() if by_port else self._tree)
 
     def _names(self) -> list[str]:
         """Programs to watch from their first instruction."""
@@ -190,10 +213,8 @@ class Discovery:
             self._kernel.track_file(file.dev, file.ino)
         return list(fresh)
 
-    def _sockets(self, now_ns: int) -> list[AnyRecord]:
-        by_port = {r.port: r for r in self._rules if r.by_port}
-        # A port may be one of any namespace; without such rules the servers' own are enough.
-        spaces, self._sockets_known = sockdiag.ask(psutil.pids() if by_port else self._tree)
+    def _sockets(self, spaces: Sequence[sockdiag.Namespace], now_ns: int) -> list[AnyRecord]:
+        by_port = {rule.port: rule for rule in self._rules if rule.by_port}
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
         owners = proc.socket_owners(list(self._tree))
         for space in spaces:
@@ -258,6 +279,7 @@ class Discovery:
 
     def _unlisten(self, raw: Unlisten) -> list[AnyRecord]:
         self._ports.pop((raw.netns, raw.port), None)
+        self._orphans.pop((raw.netns, raw.port), None)
         return [raw]
 
     def _exec(self, raw: RawExec) -> list[AnyRecord]:
@@ -289,20 +311,28 @@ class Discovery:
         if member is None:
             return []
         self._tree[fork.child] = member
-        return [fork]
+        return [fork, *self._inherit([fork.child], member, fork.ts_ns)]
 
     def _exit(self, exit_: Exit) -> list[AnyRecord]:
         member = self._tree.pop(exit_.tgid, None)
         if member is None:
             return []
-        records: list[AnyRecord] = [exit_]
-        for netns, port in self.ports_of(exit_.tgid):
-            del self._ports[netns, port]
-            kin = (tgid for tgid, other in self._tree.items() if other.front == member.front)
+        kin = [tgid for tgid, other in self._tree.items() if other.front == member.front]
+        self._orphans |= dict.fromkeys(self.ports_of(exit_.tgid), member)
+        self._ports = {key: tgid for key, tgid in self._ports.items() if tgid != exit_.tgid}
+        records = self._inherit(kin, member, exit_.ts_ns)
+        if not kin:
+            self._orphans = {k: m for k, m in self._orphans.items() if m.front != member.front}
+        return [exit_, *records]
+
+    def _inherit(self, kin: Iterable[int], member: Member, ts_ns: int) -> list[AnyRecord]:
+        """Give ports whose listener ended to a process of its tree that has the socket too."""
+        records: list[AnyRecord] = []
+        orphans = [key for key, late in self._orphans.items() if late.front == member.front]
+        for netns, port in orphans:
             heir = next((tgid for tgid in kin if proc.listens(tgid, port)), None)
             if heir is not None:
-                listen = Listen(ts_ns=exit_.ts_ns, tgid=heir, netns=netns, port=port)
-                records += self._listen(listen)
+                records += self._listen(Listen(ts_ns=ts_ns, tgid=heir, netns=netns, port=port))
         return records
 
     def _succeed(self, member: Member, tgid: int, ts_ns: int) -> list[AnyRecord]:
@@ -329,6 +359,7 @@ class Discovery:
             records = self._succeed(member, listen.tgid, listen.ts_ns)
             member = self._tree[listen.tgid]
         self._ports[listen.netns, listen.port] = listen.tgid
+        self._orphans.pop((listen.netns, listen.port), None)
         records.append(listen)
         if member.front == listen.tgid:
             records.append(_server(member, listen.ts_ns, listen.netns, listen.port))

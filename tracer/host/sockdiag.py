@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -94,20 +95,42 @@ def main() -> None:
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
-def ask(tgids: Iterable[int]) -> tuple[list[Namespace], bool]:
-    """Sockets of the namespaces these processes are in; False where not all could be asked.
+class Query:
+    """Sockets of the namespaces these processes are in, being asked for: a third of a second.
 
-    Takes a third of a second, at most `_PATIENCE_S`. A process that is gone is no failure; its
-    namespace is held open, so that it cannot go meanwhile.
+    A process that is gone is no failure; its namespace is held open, so that it cannot go
+    meanwhile. `take()` until it answers.
     """
-    spaces: dict[int, int] = {}
-    try:
-        for tgid in tgids:
-            _hold(tgid, spaces)
-        return _ask(list(spaces.values())) if spaces else ([], True)
-    finally:
-        for fd in spaces.values():
-            os.close(fd)
+
+    def __init__(self, tgids: Iterable[int]) -> None:
+        spaces: dict[int, int] = {}
+        try:
+            for tgid in tgids:
+                _hold(tgid, spaces)
+            self._child = _start(list(spaces.values())) if spaces else None
+        finally:
+            for fd in spaces.values():
+                os.close(fd)
+        self._deadline = time.monotonic() + _PATIENCE_S
+
+    def take(self, timeout_s: float = 0) -> tuple[list[Namespace], bool] | None:
+        """What was found, and whether it is all; None while it is not there yet."""
+        if self._child is None:
+            return [], True
+        try:
+            out, _ = self._child.communicate(timeout=timeout_s)
+            found = msgspec.json.decode(out, type=list[Namespace])
+        except subprocess.TimeoutExpired:
+            return None if time.monotonic() < self._deadline else self._failed()
+        except msgspec.DecodeError:
+            return self._failed()
+        return found, not any(space.error for space in found)
+
+    def _failed(self) -> tuple[list[Namespace], bool]:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+        return [], False
 
 
 def _hold(tgid: int, spaces: dict[int, int]) -> None:
@@ -120,19 +143,15 @@ def _hold(tgid: int, spaces: dict[int, int]) -> None:
         os.close(fd)
 
 
-def _ask(fds: list[int]) -> tuple[list[Namespace], bool]:
+def _start(fds: list[int]) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "tracer.host.sockdiag", *map(str, fds)]
-    with subprocess.Popen(  # noqa: S603 - our own interpreter, numbers only
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    return subprocess.Popen(  # noqa: S603 - our own interpreter, numbers only
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         pass_fds=fds,
-    ) as child:  # fmt: skip
-        try:
-            out, _ = child.communicate(timeout=_PATIENCE_S)
-            found = msgspec.json.decode(out, type=list[Namespace])
-        except (subprocess.TimeoutExpired, msgspec.DecodeError):
-            child.kill()
-            return [], False
-    return found, not any(space.error for space in found)
+    )
 
 
 if __name__ == "__main__":

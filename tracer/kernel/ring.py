@@ -9,12 +9,13 @@ import ctypes
 import os
 import select
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from tracer.kernel import libbpf
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 64 << 20
+_NICE = -10
 
 
 class Rings:
@@ -85,6 +86,9 @@ class Rings:
             return True
 
     def _pump(self) -> None:
+        # A burst fills a ring in a millisecond; copying it out takes little and must not wait.
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         poller = select.poll()
         with self._lock:
             if self._handle is None:
