@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import anyio.to_thread
@@ -27,7 +26,7 @@ from tracer import answers, answers_state
 from tracer.answers import Json, dumps
 from tracer.answers_state import Fact, ModelSeen, Status
 from tracer.api_metrics import Metrics
-from tracer.api_socket import bind
+from tracer.api_socket import Place
 from tracer.api_streams import SlowReader, with_heartbeat
 from tracer.errors import StoreError, TtftError
 from tracer.render_units import DURATION_HELP, parse_duration
@@ -349,15 +348,10 @@ class _Protocol(H11Protocol):
 
 
 class ApiServer:
-    """The interface on its socket: `start`, then `stop`, in one event loop.
+    """The interface on its socket: `start`, then `stop`, in one event loop."""
 
-    The socket is taken when this is made, so that a second daemon fails early.
-    """
-
-    def __init__(self, path: Path, group: str) -> None:
-        self._path = path
-        self._listener = bind(path, group)
-        self._inode = path.stat().st_ino
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._server: _Uvicorn | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -384,7 +378,7 @@ class ApiServer:
         log.setLevel(logging.ERROR)
         log.addFilter(_worth_logging)
         self._server = _Uvicorn(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._place.listener]))
 
     async def stop(self) -> None:
         """Stop answering and remove the socket; running streams are cut after a second."""
@@ -392,12 +386,4 @@ class ApiServer:
             self._server.should_exit = True
             self._server.over.set()
             await self._task
-        self.close()
-
-    def close(self) -> None:
-        """Give the socket up; also for one that never started."""
-        self._listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            # Not another daemon's that took the path meanwhile.
-            if self._path.stat().st_ino == self._inode:
-                self._path.unlink()
+        self._place.close()

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import socket
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.config import DEFAULT_GROUP
 from tracer.errors import TtftError
 
 MODE = 0o660
+
+
+@dataclass(frozen=True)
+class Place:
+    """A socket that is ours: `close` gives it up, unless another daemon took it meanwhile."""
+
+    path: Path
+    listener: socket.socket
+    inode: int
+
+    def close(self) -> None:
+        self.listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_ino == self.inode:
+                self.path.unlink()
+
+
+def claim(path: Path, group: str) -> Place:
+    """`bind`, and remember what was bound."""
+    listener = bind(path, group)
+    return Place(path, listener, path.stat().st_ino)
 
 
 def bind(path: Path, group: str) -> socket.socket:

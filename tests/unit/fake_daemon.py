@@ -15,6 +15,7 @@ from tests.unit.answer_cases import ARRIVAL, MS, WALL_OFFSET, spike, warm
 from tracer.answers_state import Cost, Fact, History, ModelSeen, Probe, Status, WatchedServer
 from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
+from tracer.api_socket import claim
 from tracer.api_streams import Fanout, events_fanout, records_fanout
 from tracer.derive import derive
 from tracer.export.chrome import dump
@@ -136,7 +137,7 @@ def serving(folder: Path) -> Iterator[FakeDaemon]:
     store = Store(folder / "history.db")
     store.put(REQUESTS)
     backend = FakeBackend(store)
-    server = ApiServer(folder / "ttft.sock", GROUP)
+    server = ApiServer(claim(folder / "ttft.sock", GROUP))
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 

@@ -156,7 +156,9 @@ def test_children_belong_to_the_server_until_they_exit(running: Running) -> None
     started(discovery, 1)
     fork = Fork(ts_ns=2, parent=front, child=front + 4_000_000, comm="llama-server")
     assert discovery.translate(fork) == [fork]
-    running_child = RawExec(ts_ns=3, tgid=fork.child, comm="llama-server", filename="/x/llama-server")
+    running_child = RawExec(
+        ts_ns=3, tgid=fork.child, comm="llama-server", filename="/x/llama-server"
+    )
     assert discovery.translate(running_child) == [
         Exec(ts_ns=3, tgid=fork.child, comm="llama-server", exe="/x/llama-server")
     ]

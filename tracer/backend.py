@@ -1,0 +1,259 @@
+"""The daemon: wires kernel, pipeline, history and interface, and answers for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from tracer import __version__
+from tracer.answers import answer, dumps
+from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
+from tracer.api import ApiServer
+from tracer.api_metrics import Metrics
+from tracer.api_socket import Place
+from tracer.api_streams import events_fanout, records_fanout
+from tracer.backlog import Backlog
+from tracer.config import Config
+from tracer.derive import derive
+from tracer.derived import Derived
+from tracer.engine import Engine
+from tracer.host.discovery import Discovery, Rule
+from tracer.host.own import cpu_ns, pss_bytes
+from tracer.http import HttpReader
+from tracer.kernel import features
+from tracer.kernel.features import Fact
+from tracer.kernel.loader import GroupState, Kernel, RunStats
+from tracer.live import Live
+from tracer.log import log
+from tracer.overview import Overview
+from tracer.pipeline import Pipeline
+from tracer.recording import header, line
+from tracer.records import AnyRecord, Host, Start
+from tracer.store import Store
+
+_TRIM_EVERY_S = 600.0
+_FLUSH_EVERY_S = 5.0
+
+
+def rules(config: Config) -> list[Rule]:
+    """The configuration's servers as discovery wants them."""
+    return [
+        Rule(
+            name=entry.name,
+            exe=entry.exe,
+            command=entry.command,
+            port=entry.port,
+            program=entry.program or "custom",
+        )
+        for entry in config.server
+    ]
+
+
+@dataclass
+class _Began:
+    monotonic_ns: int
+    wall_ns: int
+    cpu_ns: int
+
+
+class Daemon:
+    """Backend of the interface, and owner of the engine."""
+
+    def __init__(
+        self, config: Config, store: Store, kernel: Kernel, btf: str | None = None
+    ) -> None:
+        self._config = config
+        self._btf = btf
+        self._kernel = kernel
+        self.store = store
+        self.metrics = Metrics()
+        self._began = _Began(time.monotonic_ns(), time.time_ns(), cpu_ns())
+        self._overview = Overview(store.models())
+        self._discovery = Discovery(kernel, rules(config))
+        self._live = Live(kernel, self._discovery, HttpReader())
+        self._next_id = store.next_id()
+        self._pipeline = Pipeline()
+        self._backlog = Backlog(store.put)
+        self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
+        self._events = events_fanout()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def next_id(self) -> int:
+        """The first id not given to any request."""
+        return self._next_id
+
+    # --- life ----------------------------------------------------------------------
+
+    async def serve(self, place: Place) -> None:
+        """Watch and answer until a signal, or until the engine fails."""
+        self._loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, stop.set)
+        self._engine.start(self._context())
+        self._engine.failed.add_done_callback(
+            lambda _: self._loop and self._loop.call_soon_threadsafe(stop.set)
+        )
+        api = ApiServer(place)
+        await api.start(self)
+        _notify("READY=1")
+        log(f"watching; answers at {self._config.socket}")
+        chores = asyncio.create_task(self._chores())
+        await stop.wait()
+        _notify("STOPPING=1")
+        chores.cancel()
+        self._events.close()
+        self._engine.stop()
+        await asyncio.to_thread(self._backlog.close)
+        await api.stop()
+        if self._engine.failed.done():
+            self._engine.failed.result()
+
+    def _context(self) -> list[AnyRecord]:
+        now = self._began.monotonic_ns
+        offset = self._began.wall_ns - now
+        uname = platform.uname()
+        host = Host(
+            ts_ns=now,
+            wall_offset_ns=offset,
+            machine=uname.machine,
+            kernel=uname.release,
+            version=__version__,
+            began_ns=now,
+        )
+        start = Start(ts_ns=now, next_id=self._next_id, last_model=self.store.last_models())
+        warm = self.store.warm_context(wall_offset_ns=offset)
+        return [host, self._config.settings(now), start, *warm]
+
+    async def _chores(self) -> None:
+        """Retry what the disk refused, and keep the history to its size."""
+        last_trim = 0.0
+        trouble: str | None = None
+        while True:
+            await asyncio.to_thread(self.store.flush)
+            if time.monotonic() - last_trim >= _TRIM_EVERY_S:
+                last_trim = time.monotonic()
+                await asyncio.to_thread(self.store.trim, time.time_ns())
+            found = str(self.store.trouble) if self.store.trouble else None
+            if found and found != trouble:
+                log(f"history: {found}; kept in memory, will be tried again")
+            trouble = found
+            await asyncio.sleep(_FLUSH_EVERY_S)
+
+    # --- sinks of the engine (its thread) --------------------------------------------
+
+    def _explained(self, derived: list[Derived]) -> None:
+        self._backlog.add(derived)
+        self._overview.derived(derived)
+        for item in derived:
+            self._next_id = max(self._next_id, item.evidence.id + 1)
+            if item.evidence.request.end_ns is not None or item.outcome == "server_died":
+                self.metrics.observe(item)
+        if self._loop is not None and self._events.readers:
+            for item in derived:
+                self._loop.call_soon_threadsafe(self._events.publish, dumps(answer(item)))
+
+    # --- Backend (tracer/api.py) -------------------------------------------------------
+
+    def status(self) -> Status:
+        trouble = self.store.trouble
+        return Status(
+            version=__version__,
+            pid=os.getpid(),
+            began_wall_ns=self._began.wall_ns,
+            kernel=platform.release(),
+            machine=platform.machine(),
+            history=History(
+                path=str(self._config.database),
+                size_bytes=self.store.size_bytes(),
+                pending=self.store.pending,
+                dropped=self.store.dropped,
+                trouble=trouble.message if trouble else None,
+                hint=trouble.hint if trouble else None,
+            ),
+            servers=self._overview.servers(),
+            probes=tuple(map(_probe, self._kernel.groups())),
+            lost=self._live.lost,
+            cost=self._cost(),
+            open_requests=self._engine.open_requests,
+        )
+
+    def _cost(self) -> Cost:
+        used = cpu_ns() - self._began.cpu_ns
+        lived = max(1, time.monotonic_ns() - self._began.monotonic_ns)
+        bpf_ns, bpf_runs = _bpf_runs(self._kernel.run_stats())
+        return Cost(
+            pss_bytes=pss_bytes(),
+            cpu_ns=used,
+            cpu_share=round(used / lived, 6),
+            bpf_ns=bpf_ns,
+            bpf_runs=bpf_runs,
+        )
+
+    def models(self) -> list[ModelSeen]:
+        return self._overview.models()
+
+    def doctor(self) -> list[Fact]:
+        return features.facts(self._btf)
+
+    def export(self, ids: list[int]) -> bytes:
+        from tracer.export.chrome import dump
+
+        kept = (self.store.evidence(number) for number in ids)
+        return dump([derive(evidence) for evidence in kept if evidence is not None])
+
+    def events(self) -> AsyncIterator[bytes]:
+        return self._events.subscribe()
+
+    async def records(self) -> AsyncIterator[bytes]:
+        """A recording: the context, then every record as it comes."""
+        loop = asyncio.get_running_loop()
+        fanout = records_fanout()
+        items = fanout.subscribe()
+        first = asyncio.ensure_future(anext(items))
+
+        def tap(records: list[AnyRecord]) -> None:
+            loop.call_soon_threadsafe(fanout.publish, b"".join(map(line, records)))
+
+        try:
+            context = await asyncio.wrap_future(self._engine.tap(tap))
+            yield header() + b"".join(map(line, context))
+            yield await first
+            async for item in items:
+                yield item
+        finally:
+            self._engine.untap(tap)
+            first.cancel()
+
+
+def _probe(group: GroupState) -> Probe:
+    return Probe(
+        group=group.group,
+        attached=group.attached,
+        required=group.required,
+        off_because=group.off_because,
+        unseen=group.unseen,
+    )
+
+
+def _bpf_runs(stats: list[RunStats]) -> tuple[int, int] | tuple[None, None]:
+    """Run time (ns) and runs of all programs; None while the kernel does not count."""
+    runs = sum(s.runs for s in stats)
+    return (sum(s.run_ns for s in stats), runs) if runs else (None, None)
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, if it started us (sd_notify(3))."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect("\0" + path[1:] if path.startswith("@") else path)
+        sock.send(state.encode())
