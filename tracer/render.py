@@ -50,7 +50,7 @@ def verdict(answer: Json) -> str:
     """The cause of a spike, else how it ended, in a word or two; `?` where incomplete."""
     spike, outcome = answer["spike"], answer["outcome"]
     if outcome == "open":
-        return "open"
+        return "open" if answer["at_ns"]["end"] is None else "end unseen"
     if spike["is_spike"]:
         word = spike["cause"] or "unknown"
     elif outcome == "ok":

@@ -33,6 +33,12 @@ def whole(item: Derived) -> dict[str, Any]:
     return found
 
 
+def unended(item: Derived) -> Derived:
+    """Still open when it was stored."""
+    request = replace(item.evidence.request, end_ns=None, why=None)
+    return replace(item, outcome="open", evidence=replace(item.evidence, request=request))
+
+
 REQUESTS = [
     warm(16),
     spike(17, ARRIVAL + 3000 * MS),
@@ -44,7 +50,7 @@ REQUESTS = [
         complete=False,
         incomplete_because="records were lost",
     ),
-    replace(warm(19, ARRIVAL + 50_001_000 * MS), outcome="open", ttft_ns=None, model="a" * 30),
+    unended(replace(warm(19, ARRIVAL + 50_001_000 * MS), ttft_ns=None, model="a" * 30)),
 ]
 BUSY = replace(
     spike(20),

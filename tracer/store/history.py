@@ -6,6 +6,7 @@ full, read-only) is kept in memory, still answers, and is tried again with every
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -20,6 +21,7 @@ from tracer.errors import StoreError
 from tracer.evidence import Evidence
 from tracer.records import Warm
 from tracer.store import database, reader, rows, writer
+from tracer.store.settle import settle
 
 PENDING_MAX = 1000
 """Requests kept in memory while the disk takes none; beyond it the oldest is dropped."""
@@ -28,6 +30,7 @@ ID_BLOCK = 1000
 """Ids are reserved in blocks of this size; a killed daemon's next run begins after its block."""
 
 _CHUNK = 500
+_RECENT = 5000  # requests; older ones are not looked through at the start
 _BATCH = 50
 _DAY_NS = 86_400_000_000_000
 
@@ -62,7 +65,9 @@ class Store:
         self._reserved = 0
         try:
             self._reserved = reader.reserved_id(self._open())
+            self._settle()
         except BaseException:
+            self._close()
             os.close(self._owner)
             raise
 
@@ -144,6 +149,17 @@ class Store:
                     self.trouble = database.trouble(self.path, error)
             self._close()
             os.close(self._owner)
+
+    def _settle(self) -> None:
+        """Nothing is open when a run begins: what an earlier one left so was never ended."""
+        left = self._ask(partial(reader.unfinished, among=_RECENT, last=_BATCH))
+        ended = []
+        for number in left:
+            with contextlib.suppress(StoreError):  # of another version: stays as it was written
+                evidence = self.evidence(number)
+                ended += [rows.encode(settle(evidence))] if evidence else []
+        if ended:
+            self._attempt(lambda db: writer.put(db, ended, None))
 
     def _trim_size(self) -> int:
         gone = 0

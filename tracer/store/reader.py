@@ -57,6 +57,16 @@ def evidence(connection: sqlite3.Connection, number: int) -> bytes | None:
     return None if row is None else row[0]
 
 
+def unfinished(connection: sqlite3.Connection, *, among: int, last: int) -> list[int]:
+    """Ids of those whose end was not stored: the newest `last`, of the newest `among`."""
+    found = connection.execute(
+        "SELECT id FROM (SELECT id, final, arrival_ns FROM requests "
+        "ORDER BY arrival_ns DESC LIMIT ?) WHERE final = 0 ORDER BY arrival_ns DESC LIMIT ?",
+        (among, last),
+    ).fetchall()
+    return [number for (number,) in found]
+
+
 def warm(
     connection: sqlite3.Connection,
     server: str,

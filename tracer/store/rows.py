@@ -46,7 +46,7 @@ def encode(derived: Derived) -> Row:
         model=derived.model,
         kind=derived.kind,
         outcome=derived.outcome,
-        final=derived.outcome != "open",
+        final=evidence.request.end_ns is not None,
         is_spike=derived.spike.is_spike,
         warm=derived.warm,
         ttft_ns=derived.ttft_ns,
