@@ -249,3 +249,17 @@ libc.fclose(file)
 def test_threads_share_one_heap(tmp_path: Path) -> None:
     assert heaps(tmp_path, "") > 1
     assert heaps(tmp_path, "one_arena()") == 1
+
+
+def test_sockets_are_found_by_looking_now_and_then() -> None:
+    """As the daemon does, which must not wait."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        query = sockdiag.Query([os.getpid()])
+        until = time.monotonic() + 8
+        while (answer := query.take()) is None:
+            assert time.monotonic() < until
+    spaces, whole = answer
+    assert whole
+    assert [space.netns for space in spaces] == [proc.netns(os.getpid())]
+    assert (10, port) in {(sock.state, sock.local_port) for sock in spaces[0].tcp}

@@ -22,6 +22,7 @@ from tracer.host import proc
 _LISTEN = 10
 _ESTABLISHED = 1
 _CLONE_NEWNET = 0x40000000
+_LOOK_S = 0.001
 _PATIENCE_S = 10
 
 
@@ -118,7 +119,8 @@ class Query:
         if self._child is None:
             return [], True
         try:
-            out, _ = self._child.communicate(timeout=timeout_s)
+            # With no time at all, communicate() gives up before it looks.
+            out, _ = self._child.communicate(timeout=max(timeout_s, _LOOK_S))
             found = msgspec.json.decode(out, type=list[Namespace])
         except subprocess.TimeoutExpired:
             return None if time.monotonic() < self._deadline else self._failed()
