@@ -145,8 +145,13 @@ def library() -> ctypes.CDLL:
         except AttributeError:
             raise KernelError(f"libbpf is too old: it lacks {name}", MISSING_HINT) from None
         function.restype, function.argtypes = result, arguments
-    lib.libbpf_set_print(_PRINTER)
+    lib.libbpf_set_print(PRINT())
     return lib
+
+
+def listen() -> None:
+    """Keep what libbpf says from now on. It says a lot, and each word waits for the interpreter."""
+    library().libbpf_set_print(_PRINTER)
 
 
 def failure(what: str, number: int) -> KernelError:

@@ -106,15 +106,11 @@ class Kernel:
         rings in bytes and of the tables in entries, by name.
         """
         types = str(btf) if btf else None
-        handle = libbpf.open_object(str(path or object_path()), types)
         try:
-            loaded, missing = prepare(handle, types, sizes or {}, options or Options())
-            libbpf.load_object(handle)
-            perf.raise_file_limit()
-            kernel = cls(handle, Probes(loaded, missing), off)
+            kernel = cls._load(types, off, sizes or {}, options or Options(), path)
         except KernelError:
-            libbpf.close_object(handle)
-            raise
+            libbpf.listen()  # once more, for the reason
+            kernel = cls._load(types, off, sizes or {}, options or Options(), path)
         try:
             for group in kernel.probes.groups if attach else ():
                 if group not in kernel._off and group not in ON_DEMAND:
@@ -124,6 +120,25 @@ class Kernel:
             kernel.close()
             raise
         return kernel
+
+    @classmethod
+    def _load(
+        cls,
+        btf: str | None,
+        off: Collection[str],
+        sizes: Mapping[str, int],
+        options: Options,
+        path: Path | None,
+    ) -> Self:
+        handle = libbpf.open_object(str(path or object_path()), btf)
+        try:
+            loaded, missing = prepare(handle, btf, sizes, options)
+            libbpf.load_object(handle)
+            perf.raise_file_limit()
+            return cls(handle, Probes(loaded, missing), off)
+        except KernelError:
+            libbpf.close_object(handle)
+            raise
 
     def __enter__(self) -> Self:
         return self
