@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,9 @@ from tracer.log import log
 if TYPE_CHECKING:
     from tracer.store import Store
 
+#: The thread that empties the rings must not wait five milliseconds (the default) for its turn.
+_SWITCH_S = 0.0005
+
 
 def run(config: Config, btf: Path | None = None) -> None:
     """Watch until SIGTERM or SIGINT. Raises TtftError when it cannot begin."""
@@ -28,6 +32,7 @@ def run(config: Config, btf: Path | None = None) -> None:
         raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
     _check_groups(config)
     one_arena()
+    sys.setswitchinterval(_SWITCH_S)
     with contextlib.ExitStack() as stack:
         place = claim(Path(config.socket), config.group)
         stack.callback(place.close)
