@@ -44,6 +44,9 @@ def outcome_of(s: Scene) -> Outcome:
         return "client_gone"
     if req.why == "server_gone":
         return "server_died"
+    hop = s.e.hop
+    if hop is not None and hop.why == "server_gone" and _runner_died(s) is not None:
+        return "server_died"  # though the front ended its own reply in good order
     if scene.failed(req):
         return "server_died" if _runner_died(s) is not None else "server_error"
     if req.why == "complete" or (req.why == "gap" and scene.token_ns(req) is not None):

@@ -355,3 +355,21 @@ def test_any_evidence_is_explained_and_adds_up(e: Evidence) -> None:
     assert derive(e) == d
     packed = msgspec.msgpack.encode(d)
     assert msgspec.msgpack.decode(packed, type=Derived) == d
+
+
+def test_a_runner_that_dies_within_an_answer_is_not_hidden_by_its_front() -> None:
+    """The front ends its reply in good order; the runner's own was broken off."""
+    whole = cold_router()
+    assert whole.hop is not None
+    assert whole.request.end_ns is not None
+    end_ns = whole.request.end_ns - MS
+    broken = msgspec.structs.replace(whole.hop, why="server_gone", end_ns=end_ns)
+    lives = tuple(
+        msgspec.structs.replace(x, exit_ns=end_ns, exit_signal=9) if x.tgid == whole.runner else x
+        for x in whole.lives
+    )
+    assert derive(msgspec.structs.replace(whole, hop=broken, lives=lives)).outcome == "server_died"
+    assert derive(msgspec.structs.replace(whole, hop=broken)).outcome == "ok", "it only closed"
+    assert derive(msgspec.structs.replace(whole, lives=lives)).outcome == "ok", (
+        "it had answered whole"
+    )

@@ -240,6 +240,27 @@ def test_compressed_reply_keeps_its_boundaries() -> None:
 
 
 @pytest.mark.parametrize(
+    "last",
+    [
+        b"[DONE]",
+        b'{"model":"beta","done":true,"response":""}',
+        b'{"content":"","stop":true}',
+        b'{"type":"message_stop"}',
+        b'{"type":"response.completed","response":{"model":"beta"}}',
+    ],
+)
+def test_a_client_that_hangs_up_after_the_last_event_had_its_answer(last: bytes) -> None:
+    """Many do, before the chunk that ends the reply."""
+    for hang_up in (Wire.client_reset, lambda wire: wire.client_fin().server_reset()):
+        wire = Wire().open().send(post(CHAT, BODY)).reply(HEAD, event(TEXT), event(last))
+        (end,) = (f for f in read(hang_up(wire).packets) if isinstance(f, HttpEnd))
+        assert (end.why, end.error) == ("complete", False)
+        wire = Wire().open().send(post(CHAT, BODY)).reply(HEAD, event(TEXT))
+        (end,) = (f for f in read(hang_up(wire).packets) if isinstance(f, HttpEnd))
+        assert end.why == "client_gone"
+
+
+@pytest.mark.parametrize(
     ("first", "why"),
     [
         ([b"\x16\x03\x01\x02\x00\x01"], "tls"),

@@ -100,7 +100,9 @@ class Exchanges:
         """The exchange is over at `ts_ns`, unless it was before."""
         if exchange.ended:
             return
-        if why == "complete" and self.client_fin_ns is not None and (exchange.status or 0) >= 500:
+        if why in ("client_gone", "server_gone") and exchange.reply and exchange.reply.over:
+            why = "complete"
+        elif why == "complete" and self.client_fin_ns is not None and (exchange.status or 0) >= 500:
             # What a proxy writes into the void for a client that gave up is no answer.
             why, ts_ns = "client_gone", self.client_fin_ns
         self.open.remove(exchange)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tracer.http.bodies import TopLevel
 from tracer.http.says import REPLY_KEYS, Figures, gather, says
-from tracer.http.tokens import EventStream, JsonLines, parse, token
+from tracer.http.tokens import EventStream, JsonLines, parse, says_end, token
 from tracer.records import HttpToken, Says, TokenWhat
 
 _MAX_MODEL = 256
@@ -27,7 +27,10 @@ def format_of(content_type: bytes) -> Format | None:
 
 
 class Reply:
-    """Reads an inference endpoint's reply; keeps marks and figures, never text."""
+    """Reads an inference endpoint's reply; keeps marks and figures, never text.
+
+    `over`: a stream said itself that nothing follows; clients hang up then, before its last chunk.
+    """
 
     __slots__ = (
         "_answered",
@@ -39,11 +42,13 @@ class Reply:
         "_xid",
         "error",
         "model",
+        "over",
         "tokens",
     )
 
     def __init__(self, xid: int, form: Format | None) -> None:
         self.error = False
+        self.over = False
         self.model: str | None = None
         self.tokens: int | None = None
         self._xid = xid
@@ -101,7 +106,9 @@ class Reply:
     def _event(self, ts_ns: int, event: bytes, marks: list[HttpToken]) -> None:
         reply = parse(event)
         if reply is None:
+            self.over = self.over or event.strip() == b"[DONE]"
             return
+        self.over = self.over or says_end(reply)
         what, answer = token(reply)
         if what is not None:
             self._token(ts_ns, what, answer, marks)

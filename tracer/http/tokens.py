@@ -31,6 +31,7 @@ _BLOCK_DELTAS: dict[str, tuple[str, TokenWhat]] = {
     "thinking_delta": ("thinking", "reasoning"),
     "input_json_delta": ("partial_json", "tool"),
 }
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 _TOOL_ITEMS = ("tool_use", "server_tool_use", "function_call", "custom_tool_call", "mcp_call")
 
 
@@ -129,6 +130,13 @@ def parse(event: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def says_end(event: dict[str, Any]) -> bool:
+    """Whether an event is the last of its stream, of any of the known servers."""
+    return (
+        event.get("done") is True or event.get("stop") is True or event.get("type") in _LAST_EVENTS
+    )
 
 
 def token(event: dict[str, Any]) -> tuple[TokenWhat | None, bool]:
