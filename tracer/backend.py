@@ -25,7 +25,7 @@ from tracer.derive import derive
 from tracer.derived import Derived
 from tracer.engine import Engine
 from tracer.host.discovery import Discovery, Rule
-from tracer.host.own import cpu_ns, pss_bytes
+from tracer.host.own import cpu_ns, give_back, pss_bytes
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
@@ -133,7 +133,7 @@ class Daemon:
         return [host, self._config.settings(now), start, *warm]
 
     async def _chores(self) -> None:
-        """Retry what the disk refused, and keep the history to its size."""
+        """Retry what the disk refused; keep the history, and our memory, to their size."""
         last_trim = 0.0
         trouble: str | None = None
         while True:
@@ -145,6 +145,7 @@ class Daemon:
             if found and found != trouble:
                 log(f"history: {found}; kept in memory, will be tried again")
             trouble = found
+            await asyncio.to_thread(give_back)
             await asyncio.sleep(_FLUSH_EVERY_S)
 
     # --- sinks of the engine (its thread) --------------------------------------------

@@ -263,3 +263,22 @@ def test_sockets_are_found_by_looking_now_and_then() -> None:
     assert whole
     assert [space.netns for space in spaces] == [proc.netns(os.getpid())]
     assert (10, port) in {(sock.state, sock.local_port) for sock in spaces[0].tcp}
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
+def test_what_a_burst_left_is_given_back() -> None:
+    """One block above keeps the whole heap, until it is asked for."""
+    code = """
+import ctypes
+from tracer.host.own import give_back, pss_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+blocks = [libc.malloc(4000) for _ in range(16000)]
+for block in blocks: ctypes.memset(block, 1, 4000)
+for block in blocks[:-1]: libc.free(ctypes.c_void_p(block))
+before = pss_bytes()
+give_back()
+print(before - pss_bytes())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(ran.stdout) > 40 << 20
