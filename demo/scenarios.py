@@ -34,7 +34,10 @@ NAMES = {
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """One request as the client saw it; `prompt_eval_ms` is from the server's reply."""
+    """One request as the client saw it; `prompt_eval_ms` is from the server's reply.
+
+    `refaulted`: bytes of files that the system read again meanwhile, having put them out.
+    """
 
     scenario: str
     model: str
@@ -42,6 +45,7 @@ class Sent(msgspec.Struct, frozen=True):
     sent_ns: int
     ttft_ms: float
     prompt_eval_ms: float
+    refaulted: int = 0
 
 
 class Driver:
@@ -60,14 +64,23 @@ class Driver:
 
     def ask(self, server: llama.LlamaServer, scenario: str, model: str, words: int = 12) -> None:
         """One request, and its answer of four tokens."""
+        before = pagecache.refaulted_bytes()
         reply = self._threads.submit(_ask, server, model, self._prompt(words), 4).result()
-        self._keep(scenario, model, reply)
+        self._keep(scenario, model, reply, pagecache.refaulted_bytes() - before)
 
-    def _keep(self, scenario: str, model: str, reply: llama.Reply) -> None:
+    def _keep(self, scenario: str, model: str, reply: llama.Reply, refaulted: int = 0) -> None:
         if reply.status != 200 or reply.ttft_ms is None or reply.prompt_eval_ms is None:
             raise RuntimeError(f"{scenario}: the server answered {reply.status} without a token")
         self.sent.append(
-            Sent(scenario, model, reply.port, reply.sent_ns, reply.ttft_ms, reply.prompt_eval_ms)
+            Sent(
+                scenario,
+                model,
+                reply.port,
+                reply.sent_ns,
+                reply.ttft_ms,
+                reply.prompt_eval_ms,
+                refaulted,
+            )
         )
         if scenario != WARMUP:
             self._say(f"{scenario:<12} {model:<6} {reply.ttft_ms:8.0f} ms   {NAMES[scenario]}")

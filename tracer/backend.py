@@ -98,9 +98,12 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop.set)
         self._engine.start(self._context())
-        self._engine.failed.add_done_callback(
-            lambda _: self._loop and self._loop.call_soon_threadsafe(stop.set)
-        )
+        # A thread that died is worth a restart, not half a daemon.
+        threads = (self._engine.failed, self._backlog.failed)
+        for failed in threads:
+            failed.add_done_callback(
+                lambda _: self._loop and self._loop.call_soon_threadsafe(stop.set)
+            )
         api = ApiServer(place)
         await api.start(self)
         _notify("READY=1")
@@ -113,8 +116,9 @@ class Daemon:
         self._engine.stop()
         await asyncio.to_thread(self._backlog.close)
         await api.stop()
-        if self._engine.failed.done():
-            self._engine.failed.result()
+        for failed in threads:
+            if failed.done():
+                failed.result()
 
     def _context(self) -> list[AnyRecord]:
         now = self._began.monotonic_ns

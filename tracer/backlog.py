@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from tracer.derived import Derived
 
+#: How long the end waits for a disk that does not answer.
+_PATIENCE_S = 10.0
+
 
 class Backlog:
-    """`put` gets all that was added since its last call, in order, one call at a time."""
+    """`put` gets all that was added since its last call, in order, one call at a time.
+
+    `failed` holds what ended the thread, if anything did.
+    """
 
     def __init__(self, put: Callable[[Sequence[Derived]], None]) -> None:
         self._put = put
         self._waiting: list[Derived] = []
         self._wake = threading.Condition()
         self._closing = False
+        self.failed: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="ttft-history", daemon=True)
         self._thread.start()
 
@@ -29,15 +37,20 @@ class Backlog:
             self._wake.notify()
 
     def close(self) -> None:
-        """Write what waits, then end."""
+        """Write what waits, then end; a disk that hangs is not waited for much longer."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
 
     def _run(self) -> None:
-        while batch := self._next():
-            self._put(batch)
+        try:
+            while batch := self._next():
+                self._put(batch)
+            self.failed.set_result(None)
+        except BaseException as error:
+            self.failed.set_exception(error)
+            raise
 
     def _next(self) -> list[Derived]:
         """What waits; empty only at the end."""

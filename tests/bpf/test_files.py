@@ -14,6 +14,7 @@ import pytest
 
 from tests.bpf.watching import Watching, key_of, latest
 from tests.workloads.fileio import FileIo, drop_cache, make_file
+from tests.workloads.pagecache import refaulted_bytes
 from tests.workloads.waiting import wait_for
 from tracer.kernel.loader import Kernel
 from tracer.kernel.wire import Raw, RawFile, RawMagic
@@ -120,9 +121,12 @@ def test_insertions_are_exact(watching: Run, disk: Path, size: int) -> None:
     seen = watching("threads", 1, 4096, path)  # tracked from here on
     assert seen.pages[key_of(path)] > 0
     drop_cache(path)
+    before = refaulted_bytes() // 4096
     seen = watching("reads", 5 * reads, chunk, path)
-    assert seen.pages[key_of(path)] == size // 4096
-    assert watching("reads", 5 * reads, chunk, path).pages[key_of(path)] == 0
+    again = watching("reads", 5 * reads, chunk, path).pages[key_of(path)]
+    put_out = refaulted_bytes() // 4096 - before
+    assert size // 4096 <= seen.pages[key_of(path)] <= size // 4096 + put_out
+    assert again <= put_out
 
 
 def test_container_image(watching: Run, disk: Path) -> None:

@@ -36,6 +36,7 @@ def test_killed_during_a_load(weights: Path, ask: Ask, tmp_path: Path) -> None:
     ):
         throttle.add(server.pid)
         with daemon:
+            daemon.wait_server(server.port)
             programs, links = bpf.held(daemon.pid)
             assert programs <= bpf.program_ids()
             assert links <= bpf.link_ids()

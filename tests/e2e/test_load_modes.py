@@ -33,7 +33,9 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
         throttle.add(server.pid)
         pagecache.drop(file)
         throttle.limit(DISK_BYTES_PER_S)
+        before = pagecache.refaulted_bytes()
         cold = ask(lambda: client.chat("alpha", "Say a word."))
+        again = pagecache.refaulted_bytes() - before
         throttle.limit(None)
         warm = ask(lambda: client.chat("alpha", "Say something else."))
         first, second = daemon.explained([cold, warm])
@@ -42,9 +44,9 @@ def test_cold_load(mode: str, daemon: Ttftd, weights: Path, ask: Ask, tmp_path: 
 
     read = first["evidence"]["weights_bytes_from_disk"]
     if mode == "dio":
-        assert size <= read <= size + EMBEDDING_BYTES + 2 * HEADER_BYTES
+        assert size <= read <= size + EMBEDDING_BYTES + 2 * HEADER_BYTES + again
     else:
-        assert read == pages
+        assert pages <= read <= pages + again
     assert 0.99 * size <= first["evidence"]["weights_bytes"] <= pages
     # What the throttle alone takes for the bytes is in load (and a little in spawn.fit).
     assert first["phases_ms"]["load"] >= 0.9 * (size - 2 * HEADER_BYTES) / DISK_BYTES_PER_S * 1e3

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
+
 from tracer.backlog import Backlog
 from tracer.derived import Derived
 
@@ -40,3 +42,15 @@ def test_closing_an_idle_backlog_writes_nothing() -> None:
     backlog = Backlog(written.append)
     backlog.close()
     assert written == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_ends_the_thread_is_told() -> None:
+    def put(_: Sequence[Derived]) -> None:
+        raise ValueError("a fault of ours")
+
+    backlog = Backlog(put)
+    backlog.add(items("a"))
+    with pytest.raises(ValueError, match="a fault of ours"):
+        backlog.failed.result(timeout=10)
+    backlog.close()

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from tracer.kernel import libbpf
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
-WAITING_MAX = 64 << 20
+WAITING_MAX = 24 << 20
 _NICE = -10
 
 
