@@ -92,6 +92,12 @@ INLINE bool parse(struct __sk_buff *skb, struct segment *seg)
 	return true;
 }
 
+/* A request's bytes hurry: while none is open, the reader sleeps. */
+INLINE bool asks(const struct segment *seg)
+{
+	return !seg->egress && seg->payload_len;
+}
+
 INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 now, u32 captured)
 {
 	fill_header(&rec->h, TTFT_PACKET, now, 0);
@@ -122,7 +128,7 @@ INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 
 		if (n_ && bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, n_))           \
 			n_ = 0;                                                                    \
 		fill_packet(&rec_->packet, seg, now, n_);                                          \
-		bpf_ringbuf_submit(rec_, wake_flags(&packets, false));                             \
+		bpf_ringbuf_submit(rec_, wake_flags(&packets, asks(seg)));                             \
 	} while (0)
 
 struct copy {
@@ -171,7 +177,7 @@ INLINE void send_large(struct __sk_buff *skb, const struct segment *seg, u64 now
 	head = bpf_dynptr_data(&copy.rec, 0, sizeof(*head));
 	if (head)
 		fill_packet(head, seg, now, copy.done);
-	bpf_ringbuf_submit_dynptr(&copy.rec, wake_flags(&packets, false));
+	bpf_ringbuf_submit_dynptr(&copy.rec, wake_flags(&packets, asks(seg)));
 }
 
 /* Room by class: a reserve of another size needs a dynptr, which costs more. */

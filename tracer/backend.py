@@ -39,7 +39,8 @@ from tracer.records import AnyRecord, Host, Start
 from tracer.store import Store
 
 _TRIM_EVERY_S = 600.0
-_FLUSH_EVERY_S = 5.0
+_CHORES_S = 5.0
+_CHORES_IDLE_S = 600.0
 
 
 def rules(config: Config) -> list[Rule]:
@@ -84,6 +85,7 @@ class Daemon:
         self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stirred = asyncio.Event()
 
     def next_id(self) -> int:
         """The first id not given to any request."""
@@ -137,7 +139,10 @@ class Daemon:
         return [host, self._config.settings(now), start, *warm]
 
     async def _chores(self) -> None:
-        """Retry what the disk refused; keep the history, and our memory, to their size."""
+        """Retry what the disk refused; keep the history, and our memory, to their size.
+
+        Some seconds after requests came, hardly ever without: an idle host is left alone.
+        """
         last_trim = 0.0
         trouble: str | None = None
         while True:
@@ -150,7 +155,11 @@ class Daemon:
                 log(f"history: {found}; kept in memory, will be tried again")
             trouble = found
             await asyncio.to_thread(give_back)
-            await asyncio.sleep(_FLUSH_EVERY_S)
+            if not self.store.pending:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stirred.wait(), _CHORES_IDLE_S)
+            self._stirred.clear()
+            await asyncio.sleep(_CHORES_S)
 
     # --- sinks of the engine (its thread) --------------------------------------------
 
@@ -161,7 +170,10 @@ class Daemon:
             self._next_id = max(self._next_id, item.evidence.id + 1)
             if item.evidence.request.end_ns is not None or item.outcome == "server_died":
                 self.metrics.observe(item)
-        if self._loop is not None and self._events.readers:
+        if self._loop is None:
+            return
+        self._loop.call_soon_threadsafe(self._stirred.set)
+        if self._events.readers:
             for item in derived:
                 self._loop.call_soon_threadsafe(self._events.publish, dumps(answer(item)))
 

@@ -17,12 +17,12 @@ from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawPacket
 from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
-#: How long records may gather while a request is open, and while none is.
+#: How long records may gather while a request is open, and while none is: a request's first
+#: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
 _BUSY_MS = 50
-_IDLE_PACE_MS = 200
-_IDLE_MS = 1000
+_IDLE_MS = 60_000
 _EXPIRE_EVERY_NS = 5_000_000_000
-_IDLE_TICK_NS = 1_000_000_000
+_IDLE_TICK_NS = 60_000_000_000
 
 
 class Source(Watchable, Protocol):
@@ -65,7 +65,7 @@ class Live:
         if busy or self._discovery.asking:
             self._source.wait(_BUSY_MS)
         else:
-            self._source.wait(_IDLE_MS, _IDLE_PACE_MS)
+            self._source.wait(_IDLE_MS)
 
     def kick(self) -> None:
         """End a wait; from any thread."""

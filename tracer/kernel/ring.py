@@ -32,13 +32,15 @@ class Rings:
         self._lock = threading.Lock()
         self._some = threading.Event()
         self._pace_ms = 100
-        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._nudge = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._pump, name="ttft-rings", daemon=True)
         self._thread.start()
 
     def wait(self, timeout_ms: int, pace_ms: int) -> None:
         """Until there are records, at most `timeout_ms`; what need not hurry waits `pace_ms`."""
-        self._pace_ms = pace_ms
+        hurry, self._pace_ms = pace_ms < self._pace_ms, pace_ms
+        if hurry:
+            os.eventfd_write(self._nudge, 1)
         self._some.wait(timeout_ms / 1000)
 
     def kick(self) -> None:
@@ -65,9 +67,9 @@ class Rings:
             if self._handle is not None:
                 libbpf.free_ring(self._handle)
             self._handle = None
-        os.eventfd_write(self._closing, 1)
+        os.eventfd_write(self._nudge, 1)
         self._thread.join()
-        os.close(self._closing)
+        os.close(self._nudge)
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
         if self._waiting > WAITING_MAX:
@@ -94,9 +96,11 @@ class Rings:
             if self._handle is None:
                 return
             poller.register(libbpf.ring_epoll_fd(self._handle), select.POLLIN)
-        poller.register(self._closing, select.POLLIN)
+        poller.register(self._nudge, select.POLLIN)
         while True:
-            poller.poll(self._pace_ms)
+            for fd, _ in poller.poll(self._pace_ms):
+                if fd == self._nudge:
+                    os.eventfd_read(fd)
             if not self._consume():
                 return
             if self._taken:
