@@ -74,6 +74,7 @@ def _cold(plan: Plan, asker: Asker, daemon: Ttftd) -> list[Row]:
     say(f"{times} cold switches")
     shares: list[float] = []
     delays: list[float] = []
+    memory = 0.0
     for number in range(times):
         model = ("beta", "alpha")[number % 2]
         pagecache.drop(plan.models / f"{model}.gguf")
@@ -83,7 +84,9 @@ def _cold(plan: Plan, asker: Asker, daemon: Ttftd) -> list[Row]:
         spent, took = task_cpu_ns(daemon.pid) - before, time.monotonic_ns() - began
         shares.append(100 * spent / took)
         delays.append(_delay(reply, daemon, known))
+        memory = max(memory, pss_mb(daemon.pid))
     return [
+        limit_row("daemon memory (PSS), under load: cold switches", memory, 55, "MB"),
         limit_row("daemon CPU, cold load", statistics.median(shares), 3.0, "% of a core", 2),
         limit_row("first token to spike answered", statistics.median(delays), 0.5, "s", 3),
     ]

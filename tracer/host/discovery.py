@@ -162,11 +162,11 @@ class Discovery:
         """Processes that are servers themselves and not part of another one."""
         found: dict[int, tuple[Command, Rule | None]] = {}
         parents: dict[int, int] = {}
-        for process in psutil.process_iter():
-            parents[process.pid] = proc.ppid(process.pid) or 0
-            known = self._recognise(process.pid)
+        for tgid in psutil.pids():
+            parents[tgid] = proc.ppid(tgid) or 0
+            known = self._recognise(tgid)
             if known is not None:
-                found[process.pid] = known
+                found[tgid] = known
         return [
             (tgid, command, rule)
             for tgid, (command, rule) in found.items()
