@@ -128,7 +128,7 @@ INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 
 		if (n_ && bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, n_))           \
 			n_ = 0;                                                                    \
 		fill_packet(&rec_->packet, seg, now, n_);                                          \
-		bpf_ringbuf_submit(rec_, wake_flags(&packets, asks(seg)));                             \
+		bpf_ringbuf_submit(rec_, wake_flags(&packets, asks(seg)));                         \
 	} while (0)
 
 struct copy {
