@@ -7,6 +7,7 @@ request is open.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from tracer.derived import Derived
 from tracer.live import Live
 from tracer.pipeline import Pipeline
 from tracer.records import AnyRecord
+
+#: Explaining waits for the server's own work; the rings are drained by another thread.
+_NICE = 10
 
 T = TypeVar("T")
 RecordSink = Callable[[list[AnyRecord]], None]
@@ -87,6 +91,7 @@ class Engine:
         self.call(lambda: self._taps.remove(sink) if sink in self._taps else None)
 
     def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             while not self._stopping.is_set():
                 self._live.wait(busy=self.open_requests > 0)

@@ -77,6 +77,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "bpf_object__find_program_by_name": (c_void_p, (c_void_p, c_char_p)),
     "bpf_object__next_program": (c_void_p, (c_void_p, c_void_p)),
     "bpf_map__initial_value": (c_void_p, (c_void_p, POINTER(c_size_t))),
+    "bpf_map__max_entries": (c_uint32, (c_void_p,)),
     "bpf_map__set_max_entries": (c_int, (c_void_p, c_uint32)),
     "bpf_map__fd": (c_int, (c_void_p,)),
     "bpf_map__key_size": (c_uint32, (c_void_p,)),
@@ -102,9 +103,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "bpf_prog_test_run_opts": (c_int, (c_int, POINTER(TestRunOptions))),
     "ring_buffer__new": (c_void_p, (c_int, SAMPLE, c_void_p, c_void_p)),
     "ring_buffer__add": (c_int, (c_void_p, c_int, SAMPLE, c_void_p)),
-    "ring_buffer__poll": (c_int, (c_void_p, c_int)),
     "ring_buffer__consume": (c_int, (c_void_p,)),
-    "ring_buffer__epoll_fd": (c_int, (c_void_p,)),
     "ring_buffer__free": (None, (c_void_p,)),
     "libbpf_num_possible_cpus": (c_int, ()),
     "libbpf_probe_bpf_helper": (c_int, (c_int, c_int, c_void_p)),
@@ -198,6 +197,12 @@ def map_fd(handle: int) -> int:
 def map_sizes(handle: int) -> tuple[int, int]:
     """(key, value) in bytes."""
     return library().bpf_map__key_size(handle), library().bpf_map__value_size(handle)
+
+
+def ring_of(handle: int, name: str) -> tuple[int, int]:
+    """Descriptor and size in bytes of a ring."""
+    ring = find_map(handle, name)
+    return map_fd(ring), library().bpf_map__max_entries(ring)
 
 
 def set_map_size(handle: int, entries: int) -> None:
@@ -353,18 +358,8 @@ def add_ring(ring: int, fd: int, callback: Callable[..., int]) -> None:
     _check("cannot map a ring", library().ring_buffer__add(ring, fd, callback, None))
 
 
-def poll_ring(ring: int, timeout_ms: int) -> None:
-    result = library().ring_buffer__poll(ring, timeout_ms)
-    if result != -errno.EINTR:
-        _check("cannot wait for a ring", result)
-
-
 def consume_ring(ring: int) -> None:
     _check("cannot read a ring", library().ring_buffer__consume(ring))
-
-
-def ring_epoll_fd(ring: int) -> int:
-    return _check("ring has no descriptor", library().ring_buffer__epoll_fd(ring))
 
 
 def free_ring(ring: int) -> None:

@@ -75,7 +75,7 @@ class Kernel:
         self._off = frozenset(off)
         self.probes = probes
         self._tables: dict[str, Table] = {}
-        self.rings = Rings([self.table("ring").fd, self.table("packets").fd])
+        self.rings = Rings(*(libbpf.ring_of(handle, name) for name in ("ring", "packets")))
         self._sweeper = Sweeper(self.table("spans"), self.table("files"))
         self._cpus = libbpf.possible_cpus()
         # A value of a per-CPU map has a part for each processor.

@@ -6,33 +6,68 @@ The callback only copies: nothing may be raised into C.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import select
 import threading
+import time
 from contextlib import AbstractContextManager, suppress
 
 from tracer.kernel import libbpf
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
+#: A request's first bytes wake us, but the server needs the processor then: so long they may lie.
+DEFER_MS = 100
 _NICE = -10
 
 
-class Rings:
-    """Records come out in the order of each ring."""
+class Fill:
+    """How full a ring is, from the two positions the kernel shows (bpf/ringbuf.c)."""
 
-    def __init__(self, fds: list[int]) -> None:
+    def __init__(self, fd: int, size: int) -> None:
+        self._quarter = size // 4
+        self._consumer = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+        self._producer = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
+
+    def hurries(self) -> bool:
+        """Whether a quarter of it is taken."""
+        taken = _u64(self._producer) - _u64(self._consumer)
+        return taken >= self._quarter
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._producer.close()
+
+
+def _u64(page: mmap.mmap) -> int:
+    return int.from_bytes(page[:8], "little")
+
+
+class Rings:
+    """Records come out in the order of each ring. `patient`: the one that may wait a little.
+
+    Both are (descriptor, size in bytes).
+    """
+
+    def __init__(self, urgent: tuple[int, int], patient: tuple[int, int]) -> None:
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
         self._callback = libbpf.SAMPLE(self._take)  # kept: C holds its address
-        self._handle: int | None = libbpf.new_ring(fds[0], self._callback)
-        for fd in fds[1:]:
-            libbpf.add_ring(self._handle, fd, self._callback)
+        self._handle: int | None = libbpf.new_ring(urgent[0], self._callback)
+        libbpf.add_ring(self._handle, patient[0], self._callback)
+        self._patient = patient[0]
+        self._fill = Fill(*patient)
         self._lock = threading.Lock()
         self._some = threading.Event()
         self._pace_ms = 100
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC)
+        self._woken = select.epoll()
+        for fd in (urgent[0], patient[0]):
+            # Edge-triggered: what is left in the ring on purpose does not wake us again.
+            self._woken.register(fd, select.EPOLLIN | select.EPOLLET)
+        self._woken.register(self._nudge, select.EPOLLIN)
         self._thread = threading.Thread(target=self._pump, name="ttft-rings", daemon=True)
         self._thread.start()
 
@@ -69,6 +104,8 @@ class Rings:
             self._handle = None
         os.eventfd_write(self._nudge, 1)
         self._thread.join()
+        self._woken.close()
+        self._fill.close()
         os.close(self._nudge)
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
@@ -91,17 +128,24 @@ class Rings:
         # A burst fills a ring in a millisecond; copying it out takes little and must not wait.
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        poller = select.poll()
-        with self._lock:
-            if self._handle is None:
-                return
-            poller.register(libbpf.ring_epoll_fd(self._handle), select.POLLIN)
-        poller.register(self._nudge, select.POLLIN)
         while True:
-            for fd, _ in poller.poll(self._pace_ms):
-                if fd == self._nudge:
-                    os.eventfd_read(fd)
+            self._sleep()
             if not self._consume():
                 return
             if self._taken:
                 self._some.set()
+
+    def _sleep(self) -> None:
+        """Until it is time to drain."""
+        if self._only_patient(self._pace_ms):
+            until = time.monotonic() + DEFER_MS / 1000
+            while not self._fill.hurries() and (left := until - time.monotonic()) > 0:
+                if not self._only_patient(left * 1000):
+                    return
+
+    def _only_patient(self, timeout_ms: float) -> bool:
+        """Whether the patient ring, and nothing else, ended the wait."""
+        woken = [fd for fd, _ in self._woken.poll(timeout_ms / 1000)]
+        if self._nudge in woken:
+            os.eventfd_read(self._nudge)
+        return woken == [self._patient]
