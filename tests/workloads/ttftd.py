@@ -22,7 +22,7 @@ START_S = 15.0
 STOP_S = 15.0
 ROOT = Path(__file__).parents[2]
 DAEMON = (sys.executable, "-c", "from tracer.cli import daemon_main; daemon_main()")
-UNIT_NICE = -5  # as systemd/ttftd.service has it
+UNIT_NICE = 0  # as systemd/ttftd.service has it
 CLIENT = (sys.executable, "-c", "from tracer.cli import main; main()")
 
 
