@@ -45,6 +45,7 @@ class Live:
         self._sampler = Sampler(discovery)
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
+        self._was_busy = False
         self._tick_due_ns = 0
 
     @property
@@ -77,11 +78,16 @@ class Live:
         some = False
         for raws in self._source.batches():
             some = some or bool(raws)
-            yield [record for raw in raws for record in self._one(raw)]
+            batch = [record for raw in raws for record in self._one(raw)]
+            self._sampler.note(batch)
+            yield batch
         records = self._discovery.collect(now_ns)
         if busy:
             records += self._source.sweep(now_ns)
-            records += self._sampler.sample(now_ns)
+            records += self._sampler.during(now_ns)
+        elif self._was_busy:
+            records += self._sampler.after(now_ns)
+        self._was_busy = busy
         if some or busy:
             records += self._losses(now_ns)
         if now_ns >= self._expire_due_ns:

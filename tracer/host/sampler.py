@@ -1,13 +1,14 @@
 """Slow facts read from time to time: page cache share of the weights, resident memory.
 
-Read only while a request is open or a file just came up, so that an idle host is left alone.
+cachestat() walks every page of a file, milliseconds for a small model: it is asked while a model
+loads, and after an answer, never while a resident model works on a prompt.
 """
 
 from __future__ import annotations
 
 from tracer.host import files, proc
 from tracer.host.discovery import Discovery
-from tracer.records import AnyRecord, File, Memory, Resident
+from tracer.records import AnyRecord, File, Insert, Memory, Resident
 
 _MEMORY_EVERY_NS = 250_000_000
 _CACHE_EVERY_NS = 1_000_000_000
@@ -16,15 +17,26 @@ _BYTES_A_SECOND = 8 << 30
 
 
 class Sampler:
-    """`sample()` gives what is due now; at most one look at a file or process per interval."""
+    """At most one look at a file or process per interval, and none at a model that only answers."""
 
     def __init__(self, discovery: Discovery) -> None:
         self._discovery = discovery
         self._memory_due_ns = 0
         self._cache_due_ns: dict[tuple[int, int], int] = {}
+        self._loading: set[tuple[int, int]] = set()
 
-    def sample(self, now_ns: int) -> list[AnyRecord]:
-        return self._memory(now_ns) + self._cache(now_ns)
+    def note(self, records: list[AnyRecord]) -> None:
+        """Files whose pages come in are worth a look."""
+        self._loading.update((r.dev, r.ino) for r in records if isinstance(r, Insert))
+
+    def during(self, now_ns: int) -> list[AnyRecord]:
+        """While a request is open: memory, and the files that are being loaded."""
+        return self._memory(now_ns) + self._cache(now_ns, self._loading)
+
+    def after(self, now_ns: int) -> list[AnyRecord]:
+        """When the last request is over and the processor is free: all weights."""
+        keys = {(file.dev, file.ino) for file in self._discovery.files() if file.fmt}
+        return self._cache(now_ns, keys)
 
     def _memory(self, now_ns: int) -> list[AnyRecord]:
         if now_ns < self._memory_due_ns:
@@ -33,12 +45,13 @@ class Sampler:
         sizes = ((tgid, proc.rss_bytes(tgid)) for tgid in self._discovery.tree)
         return [Memory(ts_ns=now_ns, tgid=t, rss_bytes=size) for t, size in sizes if size]
 
-    def _cache(self, now_ns: int) -> list[AnyRecord]:
+    def _cache(self, now_ns: int, keys: set[tuple[int, int]]) -> list[AnyRecord]:
         records: list[AnyRecord] = []
         for file in self._discovery.files():
             key = (file.dev, file.ino)
-            if file.fmt is None or now_ns < self._cache_due_ns.get(key, 0):
+            if file.fmt is None or key not in keys or now_ns < self._cache_due_ns.get(key, 0):
                 continue
+            self._loading.discard(key)
             pause = _CACHE_EVERY_NS * (1 + file.size // _BYTES_A_SECOND)
             self._cache_due_ns[key] = now_ns + pause
             cached = self._cached(file)
