@@ -19,7 +19,7 @@ from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
 #: How long records may gather while a request is open, and while none is: a request's first
 #: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
-_BUSY_MS = 100
+_BUSY_MS = 200
 _IDLE_MS = 60_000
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 60_000_000_000

@@ -18,7 +18,7 @@ from tracer.kernel import libbpf
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
 #: A request's first bytes wake us, but the server needs the processor then: so long they may lie.
-DEFER_MS = 100
+DEFER_MS = 200
 _NICE = -10
 
 
