@@ -102,11 +102,13 @@ def test_a_rule_names_a_server_that_is_not_known(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        discovery = Discovery(Noted(), [Rule(name="mine", command=str(tmp_path))])
+        discovery = Discovery(Noted(), [Rule(name="mine", command=str(tmp_path), port=70)])
         (process,) = about(started(discovery, 1), child.pid)
         assert isinstance(process, Process)
         assert process.command is not None
         assert (process.command.program, process.command.role) == ("custom", "single")
+        admin = Listen(ts_ns=2, tgid=child.pid, netns=9, port=71)
+        assert discovery.translate(admin) == [admin], "not the port that clients use"
         (_, server) = discovery.translate(Listen(ts_ns=2, tgid=child.pid, netns=9, port=70))
         assert isinstance(server, Server)
         assert (server.name, server.port) == ("mine", 70)

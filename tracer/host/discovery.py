@@ -74,11 +74,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A process of a server; `front` is the tgid at the top of its tree, the rest is its."""
+    """A process of a server; `front` is the tgid at the top of its tree, the rest is its.
+
+    `port`: the only one that clients use, where the configuration says so.
+    """
 
     front: int
     name: str | None = None
     program: str = ""
+    port: int | None = None
 
 
 class Discovery:
@@ -190,7 +194,7 @@ class Discovery:
         """Watch a front and all below it; children born meanwhile are watched by the kernel."""
         self._kernel.watch(tgid)
         name = rule.name if rule else None
-        self._tree[tgid] = Member(tgid, name, command.program)
+        self._tree[tgid] = Member(tgid, name, command.program, rule.port if rule else None)
         records: list[AnyRecord] = []
         for member in [tgid, *proc.descendants(tgid)]:
             if member != tgid:
@@ -361,7 +365,7 @@ class Discovery:
         self._ports[listen.netns, listen.port] = listen.tgid
         self._orphans.pop((listen.netns, listen.port), None)
         records.append(listen)
-        if member.front == listen.tgid:
+        if member.front == listen.tgid and member.port in (None, listen.port):
             records.append(_server(member, listen.ts_ns, listen.netns, listen.port))
         return records
 

@@ -8,9 +8,11 @@ ADVICE = "mkdir -p /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/
 
 
 def root() -> str | None:
-    """The mount of the hierarchy's root, or None."""
+    """The mount of the hierarchy's root, or None; one that another mount hides does not count."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 ") and before.split()[3] == "/":
-            return before.split()[4].replace("\\040", " ")
+            place = before.split()[4].replace("\\040", " ")
+            if Path(place, "cgroup.procs").exists():
+                return place
     return None

@@ -50,7 +50,7 @@ def prepare(
         if not known.has(program.probe.section):
             if program.probe.required:
                 raise KernelError(
-                    f"this kernel lacks {program.probe.section}, which is needed for "
+                    f"{btf or 'this kernel'} lacks {program.probe.section}, needed for "
                     f"{program.probe.without}", "see `ttft doctor`",
                 )  # fmt: skip
             libbpf.set_autoload(program.handle, False)
