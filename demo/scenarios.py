@@ -22,7 +22,7 @@ SLOT_TOKENS = 48
 
 NAMES = {
     "cold_first": "the first load, weights not in the page cache",
-    "cold_switch": "another model, its weights not in the page cache",
+    "cold_switch": "another model, weights not in the page cache",
     "switch_back": "back at once, weights still in the page cache",
     "both_a": "both models resident: one",
     "both_b": "both models resident: the other",

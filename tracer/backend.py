@@ -40,6 +40,7 @@ from tracer.store import Store
 
 _TRIM_EVERY_S = 600.0
 _CHORES_S = 5.0
+_MODELS_SHOWN = 20
 _CHORES_IDLE_S = 600.0
 
 
@@ -77,6 +78,7 @@ class Daemon:
         self.metrics = Metrics()
         self._began = _Began(time.monotonic_ns(), time.time_ns(), cpu_ns())
         self._overview = Overview(store.models())
+        self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
         self._live = Live(kernel, self._discovery, HttpReader())
         self._next_id = store.next_id()
@@ -248,6 +250,14 @@ class Daemon:
         finally:
             self._engine.untap(tap)
             first.cancel()
+
+
+def _latest(store: Store) -> list[Derived]:
+    """The last request of each of the models used lately: what is known of their weights."""
+    names = {model for _, model in list(store.models())[-_MODELS_SHOWN:]}
+    ids = sorted({number for model in names for number in store.find(last=1, model=model)})
+    kept = (store.evidence(number) for number in ids)
+    return [derive(evidence) for evidence in kept if evidence is not None]
 
 
 def _probe(group: GroupState) -> Probe:

@@ -43,7 +43,7 @@ class _Lazy(click.Group):
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"ttft {__version__}")
+        click.echo(f"{context.info_name} {__version__}")
         context.exit()
 
 

@@ -63,7 +63,8 @@ def _count(count: int | None, word: str) -> str | None:
 def _verdict(answer: Json, paint: Paint) -> list[str]:
     spike = answer["spike"]
     typical = spike["typical_ms"]
-    first = f"First token after {duration(answer['ttft_ms'])}"
+    what = "First token" if answer["stream"] is not False else "Whole answer (not streamed)"
+    first = f"{what} after {duration(answer['ttft_ms'])}"
     if answer["ttft_ms"] is None:
         where = f" in {answer['died_in']}" if answer["died_in"] else ""
         first = f"No first token: {_ENDED[answer['outcome']]}{where}"

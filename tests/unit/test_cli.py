@@ -223,7 +223,7 @@ def test_spikes_imports_little() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["run", "--config", "/no/such.toml"], 1, "ttft: /no/such.toml: no such file"),
+        (["run", "--config", "/no/such.toml"], 1, "ttftd: /no/such.toml: no such file"),
         (["run", "--socket", "/" + "x" * 200], 1, "longer than the 107 bytes"),
         (["run", "--socket", ""], 1, "--socket is empty"),
         (["run", "--state", " "], 1, "--state is empty"),

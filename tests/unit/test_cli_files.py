@@ -53,7 +53,23 @@ def test_a_failed_export_leaves_the_old_file(ask: Runner, tmp_path: Path) -> Non
     assert out.read_text() == "old"
     ran = ask("export", "17", "-o", str(tmp_path / "no" / "trace.json"))
     assert ran.code == 1
-    assert "No such file or directory" in ran.err
+    assert "there is no folder" in ran.err
+
+
+def test_a_trace_of_no_requests_is_not_written(tmp_path: Path, run: Runner) -> None:
+    out = tmp_path / "trace.json"
+    with serving(tmp_path) as running:
+        running.backend.export = lambda _: b'{"traceEvents":[]}'  # type: ignore[method-assign]
+        ran = run("--socket", str(running.socket), "export", "--since", "1s", "-o", str(out))
+    assert (ran.code, ran.out) == (1, "")
+    assert "no requests in the last 1s" in ran.err
+    assert not out.exists()
+
+
+def test_a_recording_needs_a_file(ask: Runner) -> None:
+    ran = ask("record", "-o", "-")
+    assert (ran.code, ran.out) == (2, "")
+    assert "needs a file" in ran.err
 
 
 def records_of_a_day() -> list[bytes]:

@@ -33,6 +33,10 @@ from tracer.render_units import size
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """Write beside `path`, then take its place: never half a file under the final name."""
+    if not path.parent.is_dir():
+        raise TtftError(
+            f"{path}: there is no folder {path.parent}", "make it, or give another path"
+        )
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
@@ -75,6 +79,10 @@ def export(context: click.Context, number: int | None, since: str | None, output
         body = daemon.get(f"/v1/requests/{number}/trace")
     else:
         body = daemon.get("/v1/trace", {"since": since})
+    if since is not None and not decode(body)["traceEvents"]:
+        raise TtftError(
+            f"no requests in the last {since}", "ttft requests lists those that are kept"
+        )
     _save(output, body)
     if output != "-":
         say(f"{output}: {size(len(body))}; open it in https://ui.perfetto.dev")
@@ -97,6 +105,8 @@ def record(context: click.Context, output: str, length: str | None) -> None:
     """
     from tracer.recording import end_line
 
+    if output == "-":
+        raise click.UsageError("a recording needs a file, to be ended properly", ctx=context)
     pieces = client(context).stream("/v1/records", {"for": length})
     # Not before the daemon answers may an older file of that name go.
     first = next(pieces, b"")

@@ -105,16 +105,17 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None = Non
     except click.ClickException as error:
         return _wrong_usage(error, name)
     except TtftError as error:
-        return _complain(error.message, error.hint, error.exit_code)
+        return _complain(name, error.message, error.hint, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", None)
+        return _complain(name, "interrupted", None)
     except (BrokenPipeError, SystemExit):
         # SystemExit is click's own way of ending at a closed pipe.
         _silence()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{where}{error.strerror or error}", None)
+        hint = "give a path in a folder that is there, and that you may use" if where else None
+        return _complain(name, f"{where}{error.strerror or error}", hint)
     return result if isinstance(result, int) else 0
 
 
@@ -134,7 +135,7 @@ def _wrong_usage(error: click.ClickException, name: str) -> int:
         error.show()
         return error.exit_code
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
-    return _complain(error.format_message(), f"see: {where} -h", error.exit_code)
+    return _complain(name, error.format_message(), f"see: {where} -h", error.exit_code)
 
 
 def _silence() -> None:
@@ -143,9 +144,9 @@ def _silence() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _complain(message: str, hint: str | None, exit_code: int = 1) -> int:
+def _complain(name: str, message: str, hint: str | None, exit_code: int = 1) -> int:
     with contextlib.suppress(OSError):
-        click.echo(f"ttft: {clean(message)}", err=True)
+        click.echo(f"{name}: {clean(message)}", err=True)
         if hint:
             click.echo(f"hint: {clean(hint)}", err=True)
     return exit_code
