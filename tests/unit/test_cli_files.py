@@ -56,10 +56,12 @@ def test_a_failed_export_leaves_the_old_file(ask: Runner, tmp_path: Path) -> Non
     assert "there is no folder" in ran.err
 
 
-def test_a_trace_of_no_requests_is_not_written(tmp_path: Path, run: Runner) -> None:
+def test_a_trace_of_no_requests_is_not_written(
+    tmp_path: Path, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "trace.json"
     with serving(tmp_path) as running:
-        running.backend.export = lambda _: b'{"traceEvents":[]}'  # type: ignore[method-assign]
+        monkeypatch.setattr(running.backend, "export", lambda _: b'{"traceEvents":[]}')
         ran = run("--socket", str(running.socket), "export", "--since", "1s", "-o", str(out))
     assert (ran.code, ran.out) == (1, "")
     assert "no requests in the last 1s" in ran.err
