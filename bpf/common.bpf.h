@@ -86,6 +86,21 @@ INLINE void count_lost(u32 kind, enum ttft_loss why)
 	count_losses(kind, why, 1);
 }
 
+/* Whether the reader looks often by itself now; it says so, and the first request does. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} awake SEC(".maps");
+
+INLINE bool reader_sleeps(void)
+{
+	u32 zero = 0, *is_awake = bpf_map_lookup_elem(&awake, &zero);
+
+	return is_awake && !__sync_lock_test_and_set(is_awake, 1);
+}
+
 /* Wake the reader only when it must hurry: it drains by timer. */
 INLINE u64 wake_flags(void *a_ring, bool urgent)
 {

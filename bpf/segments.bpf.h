@@ -92,10 +92,10 @@ INLINE bool parse(struct __sk_buff *skb, struct segment *seg)
 	return true;
 }
 
-/* A request's bytes hurry: while none is open, the reader sleeps. */
+/* A request's first bytes hurry: while none is open, the reader sleeps. */
 INLINE bool asks(const struct segment *seg)
 {
-	return !seg->egress && seg->payload_len;
+	return !seg->egress && seg->payload_len && reader_sleeps();
 }
 
 INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 now, u32 captured)

@@ -144,6 +144,25 @@ def test_a_long_body_arrives_whole_and_in_order(kernel: Kernel, host: str) -> No
     assert kernel.lost() == {}
 
 
+def test_a_request_wakes_a_sleeping_reader_once(kernel: Kernel) -> None:
+    """Else it would be seen a minute later; and each wake-up costs the server, so no more."""
+    listener = Listener(kernel)
+    awake = kernel.table("awake")
+    with echo("127.0.0.1") as port, socket.create_connection(("127.0.0.1", port)) as client:
+        kernel.wait(10, 100)
+        listener.drain()
+        kernel.wait(10, 60_000)  # from now on nobody looks by himself
+        listener.until(lambda: awake.get(bytes(4)) == bytes(4), "the reader to doze")
+        client.sendall(post(b'{"model":"m"}'))
+        began = time.monotonic()
+        response(client)
+        while not any(isinstance(f, HttpRequest) for f in listener.facts):
+            kernel.wait(10_000, 60_000)
+            listener.drain()
+        assert time.monotonic() - began < 5
+        assert awake.get(bytes(4)) == (1).to_bytes(4, "little")
+
+
 def stream_of(listener: Listener, egress: bool) -> bytes:
     """The bytes of one connection, put together by sequence number alone."""
     parts = [r for r in listener.raws if isinstance(r, RawPacket) and r.egress == egress]

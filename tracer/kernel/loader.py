@@ -75,7 +75,12 @@ class Kernel:
         self._off = frozenset(off)
         self.probes = probes
         self._tables: dict[str, Table] = {}
-        self.rings = Rings(*(libbpf.ring_of(handle, name) for name in ("ring", "packets")))
+        awake, no = self.table("awake"), bytes(4)
+        self.rings = Rings(
+            libbpf.ring_of(handle, "ring"),
+            libbpf.ring_of(handle, "packets"),
+            doze=lambda: awake.put(no, no),
+        )
         self._sweeper = Sweeper(self.table("spans"), self.table("files"))
         self._cpus = libbpf.possible_cpus()
         # A value of a per-CPU map has a part for each processor.

@@ -11,6 +11,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from tracer.kernel import libbpf
@@ -47,10 +48,14 @@ def _u64(page: mmap.mmap) -> int:
 class Rings:
     """Records come out in the order of each ring. `patient`: the one that may wait a little.
 
-    Both are (descriptor, size in bytes).
+    Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
+    so that a request's first bytes wake us.
     """
 
-    def __init__(self, urgent: tuple[int, int], patient: tuple[int, int]) -> None:
+    def __init__(
+        self, urgent: tuple[int, int], patient: tuple[int, int], doze: Callable[[], None]
+    ) -> None:
+        self._doze = doze
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
@@ -73,8 +78,11 @@ class Rings:
 
     def wait(self, timeout_ms: int, pace_ms: int) -> None:
         """Until there are records, at most `timeout_ms`; what need not hurry waits `pace_ms`."""
-        hurry, self._pace_ms = pace_ms < self._pace_ms, pace_ms
-        if hurry:
+        if pace_ms != self._pace_ms:
+            if pace_ms > self._pace_ms:
+                self._doze()
+            self._pace_ms = pace_ms
+            # It takes what came before the kernel knew, and sleeps anew.
             os.eventfd_write(self._nudge, 1)
         self._some.wait(timeout_ms / 1000)
 
