@@ -23,6 +23,8 @@ from tests.workloads.ttftd import Ttftd
 
 T = TypeVar("T")
 MS = 1_000_000
+#: Between start or stop of what watches and the first thing measured, seconds.
+SETTLE_S = 2.5
 SERVER_OPTIONS = ("-np", "1", "-c", "4096")
 RESAMPLES = 2000
 _BPF = {"x86_64": 321, "aarch64": 280}

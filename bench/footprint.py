@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bench.common import (
+    SETTLE_S,
     Asker,
     Plan,
     Row,
@@ -22,8 +23,6 @@ from tests.workloads import pagecache
 from tests.workloads.llama import Reply
 from tests.workloads.ttftd import Ttftd, ttft
 from tests.workloads.waiting import wait_for
-
-SETTLE_S = 5.0
 
 
 def run(plan: Plan) -> Iterator[Row]:
@@ -53,7 +52,7 @@ def _idle(plan: Plan, daemon: Ttftd) -> list[Row]:
     """Nobody asks the server anything, nobody asks us."""
     seconds = plan.times(15, 120)
     say(f"idle for {seconds} s")
-    time.sleep(SETTLE_S)  # starting is not idling
+    time.sleep(2 * SETTLE_S)  # starting is not idling
     share = cpu_percent(daemon.pid, lambda: time.sleep(seconds))
     return [
         limit_row("daemon CPU, idle", share, 0.3, "% of a core", 2),

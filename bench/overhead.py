@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import cycle
@@ -9,6 +10,7 @@ from itertools import cycle
 from bench import peers
 from bench.common import (
     MS,
+    SETTLE_S,
     Asker,
     Plan,
     Row,
@@ -26,7 +28,7 @@ from tests.workloads import pagecache
 from tests.workloads.llama import Reply
 
 BUDGET = 1.01
-WARM_BLOCK = 5
+WARM_BLOCK = 10
 COLD_BLOCK = 2
 Ask = Callable[[], Reply]
 Pairs = tuple[list[Reply], list[Reply]]
@@ -100,6 +102,7 @@ def _pairs(asker: Asker, observer: Observer, ask: Ask, count: int, block: int) -
     for number in range(-(-count // block)):
         for watched in (True, False) if number % 2 else (False, True):
             with observer(asker.server) if watched else nullcontext():
+                time.sleep(SETTLE_S)  # starting and stopping is not watching
                 (observed if watched else control).extend(ask() for _ in range(block))
         say(f"  {len(control)} of {count} pairs")
     return observed, control
