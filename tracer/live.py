@@ -21,6 +21,7 @@ from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 #: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
 _BUSY_MS = 200
 _IDLE_MS = 60_000
+_LIVELY_NS = 1_000_000_000
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 60_000_000_000
 
@@ -46,6 +47,7 @@ class Live:
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
         self._was_busy = False
+        self._lively_until_ns = 0
         self._tick_due_ns = 0
 
     @property
@@ -63,7 +65,8 @@ class Live:
 
     def wait(self, *, busy: bool) -> None:
         """Until there is something to do. `busy`: a request is open."""
-        if busy or self._discovery.asking:
+        lively = time.monotonic_ns() < self._lively_until_ns
+        if busy or lively or self._discovery.asking:
             self._source.wait(_BUSY_MS)
         else:
             self._source.wait(_IDLE_MS)
@@ -81,6 +84,9 @@ class Live:
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
             yield batch
+        if some:
+            # A request may be half seen: its acknowledgement wakes nobody.
+            self._lively_until_ns = now_ns + _LIVELY_NS
         records = self._discovery.collect(now_ns)
         if busy:
             records += self._source.sweep(now_ns)

@@ -20,6 +20,8 @@ from tracer.kernel import libbpf
 WAITING_MAX = 24 << 20
 #: A request's first bytes wake us, but the server needs the processor then: so long they may lie.
 DEFER_MS = 200
+#: Whoever sleeps longer than this asks to be woken by a request's first bytes.
+DOZE_MS = 1000
 _NICE = -10
 
 
@@ -79,11 +81,13 @@ class Rings:
     def wait(self, timeout_ms: int, pace_ms: int) -> None:
         """Until there are records, at most `timeout_ms`; what need not hurry waits `pace_ms`."""
         if pace_ms != self._pace_ms:
-            if pace_ms > self._pace_ms:
-                self._doze()
             self._pace_ms = pace_ms
-            # It takes what came before the kernel knew, and sleeps anew.
             os.eventfd_write(self._nudge, 1)
+        if pace_ms >= DOZE_MS:
+            self._doze()
+            # What came before the kernel knew will wake nobody.
+            if self._consume() and self._taken:
+                return
         self._some.wait(timeout_ms / 1000)
 
     def kick(self) -> None:
