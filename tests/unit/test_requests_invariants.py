@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.build import CHAT, Story, fold, ms, ticked
@@ -22,6 +22,8 @@ from tracer.records import (
     HttpToken,
     HttpUnreadable,
     Lost,
+    Process,
+    Server,
     Tick,
 )
 from tracer.requests import Fold
@@ -88,16 +90,38 @@ RECORDS: st.SearchStrategy[AnyRecord] = st.one_of(
 )
 
 
+def told(found: list[Evidence]) -> list[tuple[int, int, int | None]]:
+    return [(e.id, e.request.xid, e.request.end_ns) for e in found]
+
+
+LATE = [
+    Tick(ts_ns=0),
+    Process(ts_ns=0, tgid=0, ppid=0, start_ns=0, comm=""),
+    Server(ts_ns=0, name="", program="", tgid=0, netns=0, port=8080),
+    HttpRequest(
+        ts_ns=0,
+        xid=1,
+        conn=Conn(0, "127.0.0.1", 8080, "127.0.0.1", 50001),
+        method="",
+        endpoint=CHAT,
+    ),
+]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RECORDS, max_size=60))
+@example(LATE)
+@example([*LATE, HttpEnd(ts_ns=0, xid=1, why="complete")])
 def test_any_records_are_survived(records: list[AnyRecord]) -> None:
+    """Also those that came after the tick that said they were in: the next one decides."""
     one = Fold()
     for record in records:
         one.feed(record)
-    context = one.snapshot()
     again = Fold()
-    for record in context:
-        again.feed(record)
+    before = told([e for record in one.snapshot() for e in again.feed(record)])
+    ticks = [r.ts_ns for r in records if isinstance(r, Tick)]
+    tick = Tick(ts_ns=max([0, *ticks]))
+    assert before + told(again.feed(tick)) == told(one.feed(tick))
     assert again.open_ids() == one.open_ids()
     one.open_requests(0)
     one.finish()
