@@ -66,7 +66,7 @@ class Live:
     def wait(self, *, busy: bool) -> None:
         """Until there is something to do. `busy`: a request is open."""
         lively = time.monotonic_ns() < self._lively_until_ns
-        if busy or lively or self._discovery.asking:
+        if busy or lively:
             self._source.wait(_BUSY_MS)
         else:
             self._source.wait(_IDLE_MS)
@@ -87,7 +87,7 @@ class Live:
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.
             self._lively_until_ns = now_ns + _LIVELY_NS
-        records = self._discovery.collect(now_ns)
+        records: list[AnyRecord] = []
         if busy:
             records += self._source.sweep(now_ns)
             records += self._sampler.during(now_ns)

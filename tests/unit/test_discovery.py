@@ -64,7 +64,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def started(discovery: Discovery, now_ns: int) -> list[AnyRecord]:
-    return discovery.start(now_ns) + discovery.collect(now_ns, timeout_s=10)
+    return discovery.start(now_ns)
 
 
 def about(records: list[AnyRecord], tgid: int) -> list[AnyRecord]:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.host import files, proc, sockdiag
+from tracer.host import files, proc, sockets
 from tracer.records import Command, File
 
 SERVER = """
@@ -58,12 +58,6 @@ def running(tmp_path: Path) -> Iterator[Running]:
     server.stop()
 
 
-def asked(tgids: list[int]) -> tuple[list[sockdiag.Namespace], bool]:
-    answer = sockdiag.Query(tgids).take(10)
-    assert answer is not None
-    return answer
-
-
 def test_a_process_is_read_whole(running: Running) -> None:
     tgid = running.process.pid
     record = proc.process_record(tgid, 5, child=False)
@@ -100,8 +94,8 @@ def test_mapped_weights_are_found_with_their_share_in_the_cache(running: Running
 
 def test_listening_and_established_sockets_are_seen(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.port)) as client:
-        (space,), whole = asked([running.process.pid, os.getpid()])
-        assert (whole, space.error, space.netns) == (True, None, proc.netns(os.getpid()))
+        (space,) = sockets.namespaces([running.process.pid, os.getpid()])
+        assert space.netns == proc.netns(os.getpid())
         seen = {(s.state, s.local_port, s.remote_port) for s in space.tcp}
         assert (10, running.port, 0) in seen
         assert (1, client.getsockname()[1], running.port) in seen
@@ -111,8 +105,34 @@ def test_listening_and_established_sockets_are_seen(running: Running) -> None:
 
 
 def test_sockets_of_a_process_that_is_gone_are_none() -> None:
-    assert asked([4194305]) == ([], True)
-    assert asked([]) == ([], True)
+    assert sockets.namespaces([4194305]) == []
+    assert sockets.namespaces([]) == []
+
+
+def test_addresses_of_both_families_and_listening_unix_sockets(tmp_path: Path) -> None:
+    """A name with a line end in it hides no socket."""
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1])) as client,
+        server.accept()[0] as accepted,
+        socket.socket(socket.AF_UNIX) as odd,
+        socket.socket(socket.AF_UNIX) as quiet,
+    ):
+        odd.bind(str(tmp_path / "a\n0: b"))
+        odd.listen()
+        quiet.bind(str(tmp_path / "c"))
+        inodes = [os.fstat(each.fileno()).st_ino for each in (client, accepted, odd, quiet)]
+        (space,) = sockets.namespaces([os.getpid()])
+        port, other = server.getsockname()[1], client.getsockname()[1]
+    by_inode = {sock.inode: sock for sock in space.tcp}
+    assert by_inode[inodes[0]] == sockets.TcpSocket(
+        inodes[0], 1, "127.0.0.1", other, "127.0.0.1", port
+    )
+    assert by_inode[inodes[1]] == sockets.TcpSocket(
+        inodes[1], 1, "::ffff:127.0.0.1", port, "::ffff:127.0.0.1", other
+    )
+    assert inodes[2] in space.unix
+    assert inodes[3] not in space.unix
 
 
 def test_weights_are_told_by_content() -> None:
@@ -212,8 +232,7 @@ def test_sockets_of_another_network_namespace_are_seen() -> None:
     try:
         assert inside.stdout is not None
         port = int(inside.stdout.readline())
-        spaces, whole = asked([os.getpid(), inside.pid])
-        assert whole
+        spaces = sockets.namespaces([os.getpid(), inside.pid])
         (other,) = (s for s in spaces if s.netns != proc.netns(os.getpid()))
         assert [s.local_port for s in other.tcp] == [port]
     finally:
@@ -249,20 +268,6 @@ libc.fclose(file)
 def test_threads_share_one_heap(tmp_path: Path) -> None:
     assert heaps(tmp_path, "") > 1
     assert heaps(tmp_path, "one_arena()") == 1
-
-
-def test_sockets_are_found_by_looking_now_and_then() -> None:
-    """As the daemon does, which must not wait."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        query = sockdiag.Query([os.getpid()])
-        until = time.monotonic() + 8
-        while (answer := query.take()) is None:
-            assert time.monotonic() < until
-    spaces, whole = answer
-    assert whole
-    assert [space.netns for space in spaces] == [proc.netns(os.getpid())]
-    assert (10, port) in {(sock.state, sock.local_port) for sock in spaces[0].tcp}
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")

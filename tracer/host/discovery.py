@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import psutil
 
-from tracer.host import files, proc, sockdiag
+from tracer.host import files, proc, sockets
 from tracer.kernel.wire import Raw, RawExec, RawFile, RawMagic, RawPacket
 from tracer.records import (
     AnyRecord,
@@ -31,9 +31,6 @@ from tracer.records import (
 from tracer.servers import SERVER_COMMS
 
 _FILES_LIMIT = 4096
-_LISTEN = 10
-_NEVER_NS = 1 << 63
-_ASK_AGAIN_NS = 5_000_000_000
 
 
 class Watchable(Protocol):
@@ -95,8 +92,6 @@ class Discovery:
         self._files: dict[tuple[int, int], File] = {}
         self._ports: dict[tuple[int, int], int] = {}
         self._orphans: dict[tuple[int, int], Member] = {}
-        self._query: sockdiag.Query | None = None
-        self._ask_again_ns = _NEVER_NS
         self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
             RawExec: self._exec,
             RawFile: self._file,
@@ -126,36 +121,13 @@ class Discovery:
     # --- what is there already ---------------------------------------------------
 
     def start(self, now_ns: int) -> list[AnyRecord]:
-        """The servers that are running, with their mapped files; `collect` gives their sockets."""
+        """The servers that are running, with their mapped files and their sockets."""
         for comm in self._names():
             self._kernel.add_server_comm(comm)
         records: list[AnyRecord] = []
         for tgid, command, rule in self._fronts():
             records += self._adopt(tgid, command, rule, now_ns)
-        self._ask()
-        return records
-
-    @property
-    def asking(self) -> bool:
-        """Whether sockets are being asked for: `collect` soon."""
-        return self._query is not None
-
-    def collect(self, now_ns: int, timeout_s: float = 0) -> list[AnyRecord]:
-        """The sockets asked for at the start, once they are there; asked again on failure."""
-        if self._query is None and now_ns >= self._ask_again_ns:
-            self._ask()
-        answer = self._query.take(timeout_s) if self._query else None
-        if answer is None:
-            return []
-        spaces, whole = answer
-        self._query = None
-        self._ask_again_ns = _NEVER_NS if whole else now_ns + _ASK_AGAIN_NS
-        return self._sockets(spaces, now_ns)
-
-    def _ask(self) -> None:
-        # A port may be one of any namespace; without such rules the servers' own are enough.
-        by_port = any(rule.by_port for rule in self._rules)
-        self._query = sockdiag.Query(psutil.pids() if by_port else self._tree)
+        return records + self._sockets(now_ns)
 
     def _names(self) -> list[str]:
         """Programs to watch from their first instruction."""
@@ -217,8 +189,10 @@ class Discovery:
             self._kernel.track_file(file.dev, file.ino)
         return list(fresh)
 
-    def _sockets(self, spaces: Sequence[sockdiag.Namespace], now_ns: int) -> list[AnyRecord]:
+    def _sockets(self, now_ns: int) -> list[AnyRecord]:
         by_port = {rule.port: rule for rule in self._rules if rule.by_port}
+        # A port may be one of any namespace; without such rules the servers' own are enough.
+        spaces = sockets.namespaces(psutil.pids() if by_port else list(self._tree))
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
         owners = proc.socket_owners(list(self._tree))
         for space in spaces:
@@ -227,10 +201,10 @@ class Discovery:
         return records
 
     def _adopt_listeners(
-        self, spaces: Sequence[sockdiag.Namespace], rules: dict[int | None, Rule], now_ns: int
+        self, spaces: Sequence[sockets.Namespace], rules: dict[int | None, Rule], now_ns: int
     ) -> list[AnyRecord]:
         """Fronts that a rule names by nothing but their port."""
-        tcp = (sock for space in spaces for sock in space.tcp if sock.state == _LISTEN)
+        tcp = (sock for space in spaces for sock in space.tcp if sock.state == sockets.LISTENING)
         wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
         if not wanted:
             return []
@@ -244,12 +218,12 @@ class Discovery:
         return records
 
     def _listeners(
-        self, space: sockdiag.Namespace, owners: dict[int, int], now_ns: int
+        self, space: sockets.Namespace, owners: dict[int, int], now_ns: int
     ) -> list[AnyRecord]:
         records: list[AnyRecord] = []
         for sock in space.tcp:
             owner = owners.get(sock.inode)
-            if sock.state == _LISTEN and owner is not None:
+            if sock.state == sockets.LISTENING and owner is not None:
                 self._kernel.watch_port(space.netns, sock.local_port)
                 records += self._listen(
                     Listen(ts_ns=now_ns, tgid=owner, netns=space.netns, port=sock.local_port)
@@ -261,7 +235,7 @@ class Discovery:
         return records
 
     def _connections(
-        self, space: sockdiag.Namespace, owners: dict[int, int], now_ns: int
+        self, space: sockets.Namespace, owners: dict[int, int], now_ns: int
     ) -> list[AnyRecord]:
         """Connections from watched processes to watched ports: the hops already open."""
         found: list[AnyRecord] = []
