@@ -220,7 +220,7 @@ class Daemon:
         return self._overview.models()
 
     def doctor(self) -> list[Fact]:
-        return features.facts(self._btf)
+        return features.facts(self._btf, self._kernel.probes.selection)
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump

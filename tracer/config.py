@@ -26,6 +26,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
 Program = Literal["llama-server", "ollama", "llama-swap", "local-ai", "vllm"]
 """As tracer/servers.py names them."""
+ProbeVariant = Literal["auto", "tracepoint", "fentry"]
 # A Unix socket address holds 108 bytes, one of them the final NUL.
 SocketPath = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=107)]
 
@@ -64,9 +65,13 @@ class HistorySection(_Section, frozen=True):
 
 
 class ProbesSection(_Section, frozen=True):
-    """`off`: probe groups to leave out. Ring sizes in KiB; null leaves the choice to ttft."""
+    """`off`: probe groups to leave out. Ring sizes in KiB; null leaves the choice to ttft.
+
+    `variant`: how system calls and faults are seen; `auto` takes what the kernel allows.
+    """
 
     off: tuple[Name, ...] = ()
+    variant: ProbeVariant = "auto"
     ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
@@ -170,7 +175,8 @@ def _explain(name: str, text: str, error: str) -> ConfigError:
         for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
     ]
     if what.startswith("Invalid enum value"):
-        what = f"not one of {', '.join(get_args(Program))}"
+        choices = ProbeVariant if steps[-1:] == ["variant"] else Program
+        what = f"not one of {', '.join(get_args(choices))}"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
         steps.append(unknown[1])

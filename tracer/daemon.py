@@ -38,7 +38,11 @@ def run(config: Config, btf: Path | None = None) -> None:
         stack.callback(place.close)
         with ThreadPoolExecutor(1) as beside:
             opening = beside.submit(
-                Kernel.open, btf=btf, off=config.probes.off, sizes=_ring_sizes(config)
+                Kernel.open,
+                btf=btf,
+                off=config.probes.off,
+                variant=config.probes.variant,
+                sizes=_ring_sizes(config),
             )
             # The kernel takes its time to verify the programs; importing the rest takes as long.
             from tracer.backend import Daemon

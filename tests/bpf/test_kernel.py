@@ -19,10 +19,10 @@ from tests.workloads import bpf
 from tests.workloads.fileio import FileIo, make_file
 from tests.workloads.waiting import wait_for
 from tracer.errors import KernelError
-from tracer.kernel import features, layouts, libbpf
+from tracer.kernel import features, layouts, libbpf, variants
 from tracer.kernel.loader import Kernel
 from tracer.kernel.objectfile import Options, object_path
-from tracer.kernel.probes import BY_PROGRAM, PROBES
+from tracer.kernel.probes import PROBES
 from tracer.records import Span
 
 pytestmark = pytest.mark.kernel
@@ -38,7 +38,8 @@ def test_all_programs_attach(built: Path) -> None:
         assert kernel.probes.missing == {}
         off = {g.group: g.off_because for g in kernel.groups() if not g.attached}
         assert off == {"minor": "not needed now"}
-        assert set(kernel.probes.programs) == set(BY_PROGRAM)
+        chosen = {probe.program for probe in kernel.probes.selection.probes}
+        assert set(kernel.probes.programs) == chosen
         assert kernel.lost() == {}
     sys.stdout.write(f"\nopen to all attached: {took_ms:.1f} ms, {cpu_ms:.1f} ms of CPU\n")
     assert cpu_ms < 500  # a busy machine says nothing about us
@@ -168,7 +169,7 @@ def test_killed_loader_leaves_nothing(built: Path) -> None:
         assert it.stdout is not None
         assert it.stdout.readline() == b"ready\n"
         programs, links = bpf.held(it.pid)
-        assert len(programs) == len(BY_PROGRAM)
+        assert len(programs) == len(variants.select(PROBES, features.detect().lacks).probes)
         assert links
         it.send_signal(signal.SIGKILL)
     wait_for(lambda: not programs & bpf.program_ids(), 10, "the programs to go")

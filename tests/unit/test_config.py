@@ -41,6 +41,7 @@ max_mb = 64
 off = ["faults"]
 ring_kb = 1024
 packet_ring_kb = 2048
+variant = "tracepoint"
 
 [[server]]
 name = "mine"
@@ -61,7 +62,9 @@ def test_whole_file() -> None:
         state="/tmp/state",
         spike=SpikeSection(min_ms=100.0, factor=2.5),
         history=HistorySection(max_age_days=7.0, max_mb=64.0),
-        probes=ProbesSection(off=("faults",), ring_kb=1024, packet_ring_kb=2048),
+        probes=ProbesSection(
+            off=("faults",), variant="tracepoint", ring_kb=1024, packet_ring_kb=2048
+        ),
         server=(
             ServerEntry(name="mine", port=9000),
             ServerEntry(
@@ -113,6 +116,11 @@ def test_an_empty_file_is_all_defaults() -> None:
             "[[server]]\nname='a'\nport=1\nprogram='olama'",
             "line 4: `program`: not one of llama-server, ollama, llama-swap, local-ai, vllm",
             "in [[server]]",
+        ),
+        (
+            "[probes]\nvariant='kprobe'",
+            "line 2: `variant`: not one of auto, tracepoint, fentry",
+            "in [probes]",
         ),
         ("[[server]]\nname='a'", "line 2: nothing says which process `a` is", "at least one"),
         (

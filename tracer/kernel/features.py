@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.errors import KernelError
 from tracer.kernel import cgroup, libbpf
-from tracer.kernel.probes import PROBES
+from tracer.kernel.probes import PROBES, Probe, Selection
+from tracer.kernel.variants import select
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
 BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
 _MAGICS = (b"\x9f\xeb", b"\x7fELF")
-_PROG_PERF_EVENT = 7
+FENTRY = ("fentry", "fexit")
+_PROG_PERF_EVENT, _PROG_TRACING = 7, 26
+_FENTRY = 24
+_RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 _MAP_RINGBUF, _MAP_TASK_STORAGE = 27, 29
 _HELPER_FIND_VMA = 180
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
@@ -36,27 +42,58 @@ class Fact:
 
 @dataclass(frozen=True)
 class Features:
-    """What the kernel's type information says: enough to choose programs and options."""
+    """What the kernel has: enough to choose programs and options.
 
-    tracepoints: frozenset[str]
+    `names`: those asked for that its types hold. `fentry`: why it takes no fentry programs,
+    None where it does not refuse them.
+    """
+
+    names: frozenset[str]
+    fentry: str | None
     rdonly_cast: bool
 
-    def has(self, section: str) -> bool:
-        """Whether a program of this section can be loaded here."""
-        kind, _, name = section.partition("/")
-        return kind != "tp_btf" or name in self.tracepoints
+    def lacks(self, probe: Probe) -> str | None:
+        """Why a program cannot be had here; None where it can."""
+        kind = probe.section.partition("/")[0]
+        if kind in FENTRY and self.fentry:
+            return self.fentry
+        for name in wanted(probe):
+            if name not in self.names:
+                if name in probe.needs:
+                    return f"this kernel lacks {name}"
+                return f"this kernel lacks {probe.section}"
+        return None
 
 
-def detect(sections: Iterable[str], btf: str | None = None) -> Features:
-    """Look up the tracepoints that `sections` (`tp_btf/NAME`) need.
+def wanted(probe: Probe) -> list[str]:
+    """Names that the kernel's types must hold for a program."""
+    kind, _, target = probe.section.partition("/")
+    if kind == "tp_btf":
+        return [f"btf_trace_{target}", *probe.needs]
+    return [target, *probe.needs] if kind in FENTRY else list(probe.needs)
+
+
+def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
+    """Look up what the programs of a table need.
 
     A name that BTF's strings hold is a type or function of the kernel: no need to parse it,
     which libbpf does once more at load and takes a twentieth of a second for.
     """
     types = _read_btf(btf)
-    names = [s.partition("/")[2] for s in sections if s.startswith("tp_btf/")]
-    found = (n for n in names if b"\0btf_trace_%s\0" % n.encode() in types)
-    return Features(frozenset(found), b"\0bpf_rdonly_cast\0" in types)
+    names = {name for probe in table for name in wanted(probe)}
+    found = (name for name in names if b"\0%s\0" % name.encode() in types)
+    return Features(frozenset(found), fentry_refusal(), b"\0bpf_rdonly_cast\0" in types)
+
+
+def fentry_refusal() -> str | None:
+    """Why the kernel takes no fentry programs, None where it does not refuse them at once.
+
+    Tried with a target that is no function: whoever forbids fentry says so before that is seen.
+    """
+    number = libbpf.try_program(_PROG_TRACING, _RETURN_0, _FENTRY, attach_btf_id=1)
+    if number in (errno.EPERM, errno.EACCES):
+        return f"this kernel refuses fentry: {os.strerror(number)}"
+    return None
 
 
 def _read_btf(btf: str | None) -> bytes:
@@ -121,8 +158,11 @@ def _host() -> list[Fact]:
     ]  # fmt: skip
 
 
-def facts(btf: str | None = None) -> list[Fact]:
-    """All facts; nothing is loaded, no root is needed."""
+def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]:
+    """All facts; nothing is loaded, no root is needed.
+
+    `loaded`: what the running daemon chose and could have, which only a try can tell for sure.
+    """
     library = _library()
     place = btf or str(BTF)
     there = Path(place).exists()
@@ -130,14 +170,19 @@ def facts(btf: str | None = None) -> list[Fact]:
     known = [*_host(), library, _fact("BTF", there, value, "everything", BTF_ADVICE)]
     if not there or not library.ok:
         return known
-    found = detect([probe.section for probe in PROBES], btf)
-    for probe in PROBES:
+    found = detect(btf=btf)
+    selection = loaded or select(PROBES, found.lacks)
+    for probe in selection.probes:
         kind, _, name = probe.section.partition("/")
         if kind == "tp_btf":
-            has = found.has(probe.section)
+            lacking = selection.lacking.get(probe.program)
             known.append(
-                _fact(f"tracepoint {name}", has, _yes(has), probe.without, "use a newer kernel")
-            )
+                _fact(
+                    f"tracepoint {name}", not lacking, _yes(not lacking), probe.without,
+                    "use a newer kernel",
+                )
+            )  # fmt: skip
+    known += [Fact(f"probes {name}", str(choice)) for name, choice in selection.choices.items()]
     known.append(Fact("bpf_rdonly_cast", _yes(found.rdonly_cast)))
     return known + (_probed() if not missing_capabilities() else [])
 

@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import errno
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
@@ -40,6 +41,21 @@ class OpenOptions(ctypes.Structure):
         ("unused", c_uint32),
         ("kconfig", c_char_p),
         ("btf_custom_path", c_char_p),
+    )
+
+
+class LoadOptions(ctypes.Structure):
+    """struct bpf_prog_load_opts, as far as it is used."""
+
+    _fields_ = (
+        ("sz", c_size_t),
+        ("attempts", c_int),
+        ("expected_attach_type", c_int),
+        ("prog_btf_fd", c_uint32),
+        ("prog_flags", c_uint32),
+        ("prog_ifindex", c_uint32),
+        ("kern_version", c_uint32),
+        ("attach_btf_id", c_uint32),
     )
 
 
@@ -100,6 +116,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     ),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, POINTER(c_uint32))),
     "bpf_enable_stats": (c_int, (c_int,)),
+    "bpf_prog_load": (
+        c_int,
+        (c_int, c_char_p, c_char_p, c_void_p, c_size_t, POINTER(LoadOptions)),
+    ),
     "bpf_prog_test_run_opts": (c_int, (c_int, POINTER(TestRunOptions))),
     "ring_buffer__new": (c_void_p, (c_int, SAMPLE, c_void_p, c_void_p)),
     "ring_buffer__add": (c_int, (c_void_p, c_int, SAMPLE, c_void_p)),
@@ -110,13 +130,17 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "libbpf_probe_bpf_map_type": (c_int, (c_int, c_void_p)),
 }
 
+_REFUSED = re.compile(r"prog '(\w+)': .*(?:fail|can't|invalid)", re.IGNORECASE)
+_LOG_NOISE = re.compile(r"\s*(processed |-- |libbpf: |\d+: |;|[\w.]+: \(|max_states)")
+
+_MESSAGE = 1 << 20  # a verifier's log, whose end has the reason
 #: The last things libbpf said, for hints.
 messages: deque[str] = deque(maxlen=40)
 
 
 def _remember(_level: int, form: bytes | None, arguments: int | None) -> int:
-    buffer = ctypes.create_string_buffer(4096)
-    _libc().vsnprintf(buffer, 4096, form, arguments)
+    buffer = ctypes.create_string_buffer(_MESSAGE)
+    _libc().vsnprintf(buffer, _MESSAGE, form, arguments)
     messages.append(buffer.value.decode("utf-8", "replace").strip())
     return 0
 
@@ -158,6 +182,18 @@ def failure(what: str, number: int) -> KernelError:
     said = [line for line in messages if "failed" in line or "error" in line.lower()][-2:]
     detail = f" ({'; '.join(said)})" if said else ""
     return KernelError(f"{what}: {os.strerror(number)}{detail}", _HINTS.get(number))
+
+
+def refused() -> tuple[str, str] | None:
+    """The program that the last load failed for, and the verifier's or libbpf's reason."""
+    said = "\n".join(messages).splitlines()
+    found = [(i, m[1]) for i, line in enumerate(said) if (m := _REFUSED.search(line))]
+    if not found:
+        return None
+    at, program = found[-1]
+    log = [line.strip() for line in said if line.strip() and not _LOG_NOISE.match(line)]
+    reason = said[at].partition(": ")[2] if len(log) < 2 else log[-1]
+    return program, reason
 
 
 def _check(what: str, result: int | None) -> int:
@@ -372,6 +408,22 @@ def possible_cpus() -> int:
 
 def has_helper(program_type: int, helper: int) -> bool:
     return bool(library().libbpf_probe_bpf_helper(program_type, helper, None) == 1)
+
+
+def try_program(
+    kind: int, code: bytes, expected_attach_type: int = 0, attach_btf_id: int = 0
+) -> int:
+    """Load instructions and let them go: 0 where the kernel takes them, else the errno."""
+    options = LoadOptions(sz=ctypes.sizeof(LoadOptions), attempts=1)
+    options.expected_attach_type, options.attach_btf_id = expected_attach_type, attach_btf_id
+    held = ctypes.create_string_buffer(code, len(code))
+    fd = library().bpf_prog_load(
+        kind, b"ttft_probe", b"GPL", held, len(code) // 8, ctypes.byref(options)
+    )
+    if fd < 0:
+        return ctypes.get_errno()
+    os.close(fd)
+    return 0
 
 
 def has_map_type(map_type: int) -> bool:

@@ -16,10 +16,11 @@ from typing import Self
 from tracer.errors import KernelError, RecordError
 from tracer.kernel import layouts, libbpf, maps, perf, wire
 from tracer.kernel.maps import Table
-from tracer.kernel.objectfile import Options, object_path, prepare
-from tracer.kernel.probes import BY_PROGRAM, ON_DEMAND, Probes
+from tracer.kernel.objectfile import Options, Request, load
+from tracer.kernel.probes import FOLLOWS, ON_DEMAND, Probes
 from tracer.kernel.ring import Rings
 from tracer.kernel.sweep import Sweeper
+from tracer.kernel.variants import AUTO
 from tracer.kernel.wire import Raw, RawMagic
 from tracer.records import Exit, Insert, Op, Span
 
@@ -58,13 +59,17 @@ class RunStats:
 
 @dataclass(frozen=True)
 class GroupState:
-    """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then."""
+    """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then.
+
+    `variant`: which of several ways is used, and why not a preferred one.
+    """
 
     group: str
     attached: bool
     required: bool = True
     off_because: str | None = None
     unseen: str | None = None
+    variant: str | None = None
 
 
 class Kernel:
@@ -103,47 +108,40 @@ class Kernel:
         sizes: Mapping[str, int] | None = None,
         options: Options | None = None,
         path: Path | None = None,
+        variant: str = AUTO,
         attach: bool = True,
     ) -> Self:
         """Load the object and attach all groups that are not `off` nor for special need.
 
         `btf`: type information of the kernel, where it has none itself. `sizes`: of the
-        rings in bytes and of the tables in entries, by name.
+        rings in bytes and of the tables in entries, by name. `variant`: `tracepoint` or `fentry`
+        where the choice is not to be made by what the kernel takes.
         """
-        types = str(btf) if btf else None
-        try:
-            kernel = cls._load(types, off, sizes or {}, options or Options(), path)
-        except KernelError:
-            libbpf.listen()  # once more, for the reason
-            kernel = cls._load(types, off, sizes or {}, options or Options(), path)
-        try:
-            for group in kernel.probes.groups if attach else ():
-                if group not in kernel._off and group not in ON_DEMAND:
-                    kernel.attach(group)
-            kernel._on_demand = attach and not kernel._off & set(ON_DEMAND)
-        except KernelError:
-            kernel.close()
-            raise
-        return kernel
-
-    @classmethod
-    def _load(
-        cls,
-        btf: str | None,
-        off: Collection[str],
-        sizes: Mapping[str, int],
-        options: Options,
-        path: Path | None,
-    ) -> Self:
-        handle = libbpf.open_object(str(path or object_path()), btf)
-        try:
-            loaded, missing = prepare(handle, btf, sizes, options)
-            libbpf.load_object(handle)
+        request = Request(
+            str(btf) if btf else None, sizes or {}, options or Options(), variant, path
+        )
+        left_out: dict[str, str] = {}
+        while True:
+            loaded = load(request, left_out)
             perf.raise_file_limit()
-            return cls(handle, Probes(loaded, missing), off)
-        except KernelError:
-            libbpf.close_object(handle)
-            raise
+            kernel = cls(loaded.handle, Probes(loaded.programs, loaded.selection), off)
+            try:
+                if attach:
+                    kernel._attach_all()
+                failed = kernel.probes.replaceable()
+                if not failed:
+                    return kernel
+            except KernelError:
+                kernel.close()
+                raise
+            kernel.close()
+            left_out |= failed
+
+    def _attach_all(self) -> None:
+        for group in self.probes.groups:
+            if group not in self._off and group not in ON_DEMAND:
+                self.attach(group)
+        self._on_demand = not self._off & set(ON_DEMAND)
 
     def __enter__(self) -> Self:
         return self
@@ -188,19 +186,18 @@ class Kernel:
         return [self._group(name) for name in self.probes.groups]
 
     def _group(self, name: str) -> GroupState:
-        rows = [p.probe for p in self.probes.programs.values() if p.probe.group == name]
-        rows += [
-            row for row in map(BY_PROGRAM.__getitem__, self.probes.missing) if row.group == name
-        ]
-        lacking = {n: w for n, w in self.probes.missing.items() if BY_PROGRAM[n].group == name}
+        rows = self.probes.selection.group(name)
+        lacking = {r.program: w for r in rows if (w := self.probes.missing.get(r.program))}
+        choice = self.probes.selection.choices.get(FOLLOWS.get(name, name))
+        variant = str(choice) if choice else None
         attached = name in self.probes.attached and not lacking
         required = any(row.required for row in rows)
         if attached:
-            return GroupState(name, True, required)
+            return GroupState(name, True, required, variant=variant)
         why = "off in the configuration" if name in self._off else "not needed now"
         because = "; ".join(dict.fromkeys(lacking.values())) or why
         unseen = ", ".join(dict.fromkeys(row.without for row in rows))
-        return GroupState(name, False, required, because, unseen)
+        return GroupState(name, False, required, because, unseen, variant)
 
     # --- what to watch ----------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracer.errors import KernelError
 from tracer.kernel import features, layouts, libbpf
-from tracer.kernel.probes import BY_PROGRAM, Program
+from tracer.kernel.probes import PROBES, Program, Selection
+from tracer.kernel.variants import AUTO, select
 
 OBJECTS = Path(__file__).parent / "objects"
 _ARCH_TAGS = {"x86_64": 1, "aarch64": 2}
@@ -39,27 +42,83 @@ def object_path(machine: str | None = None) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is to be loaded. `btf`: the kernel's types, where it has none itself."""
+
+    btf: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    options: Options = Options()
+    variant: str = AUTO
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The object in the kernel; nothing is attached."""
+
+    handle: int
+    programs: dict[str, Program]
+    selection: Selection
+
+
+def load(request: Request, left_out: dict[str, str]) -> Loaded:
+    """Load what this kernel takes. `left_out`: programs it will not, and why; grows here.
+
+    What it refuses, though it has all that is needed for it, is had in another way or, if it is
+    not required, left out.
+    """
+    listening = False
+    while True:
+        handle = libbpf.open_object(str(request.path or object_path()), request.btf)
+        try:
+            programs, selection = prepare(handle, request, left_out)
+            libbpf.load_object(handle)
+            return Loaded(handle, programs, selection)
+        except KernelError as error:
+            libbpf.close_object(handle)
+            if not listening:  # once more, for the reason
+                libbpf.listen()
+                listening = True
+                continue
+            culprit = libbpf.refused()
+            if culprit is None or culprit[0] in left_out or _nothing_goes(culprit[0], error):
+                raise
+            left_out[culprit[0]] = f"this kernel refuses it: {culprit[1]}"
+
+
+def _nothing_goes(program: str, error: KernelError) -> bool:
+    """Whether others would be refused like this one; fentry may be forbidden by itself."""
+    sections = [probe.section for probe in PROBES if probe.program == program]
+    fentry = any(section.startswith(features.FENTRY) for section in sections)
+    return not fentry and os.strerror(errno.EPERM) in error.message
+
+
 def prepare(
-    handle: int, btf: str | None, sizes: Mapping[str, int], options: Options
-) -> tuple[dict[str, Program], dict[str, str]]:
+    handle: int, request: Request, left_out: Mapping[str, str]
+) -> tuple[dict[str, Program], Selection]:
     """Options, sizes, and which programs this kernel can take."""
-    programs = {n: Program(handle, BY_PROGRAM[n]) for n, _, handle in libbpf.programs(handle)}
-    known = features.detect([p.probe.section for p in programs.values()], btf)
-    missing = {}
-    for name, program in list(programs.items()):
-        if not known.has(program.probe.section):
-            if program.probe.required:
-                raise KernelError(
-                    f"{btf or 'this kernel'} lacks {program.probe.section}, needed for "
-                    f"{program.probe.without}", "see `ttft doctor`",
-                )  # fmt: skip
-            libbpf.set_autoload(program.handle, False)
-            missing[name] = f"this kernel lacks {program.probe.section}"
-            del programs[name]
-    for name, size in sizes.items():
+    known = features.detect(PROBES, request.btf)
+    selection = select(
+        PROBES, lambda probe: left_out.get(probe.program) or known.lacks(probe), request.variant
+    )
+    wanted = {probe.program: probe for probe in selection.probes}
+    programs = {}
+    for name, _, program in libbpf.programs(handle):
+        if name in wanted and name not in selection.lacking:
+            programs[name] = Program(program, wanted[name])
+        else:
+            libbpf.set_autoload(program, False)
+    for name, why in selection.lacking.items():
+        if wanted[name].required:
+            raise KernelError(
+                f"{request.btf or 'this kernel'} lacks {wanted[name].section}, needed for "
+                f"{wanted[name].without} ({why})", "see `ttft doctor`",
+            )  # fmt: skip
+    for name, size in request.sizes.items():
         libbpf.set_map_size(libbpf.find_map(handle, name), size)
-    _set_options(handle, options, known.rdonly_cast)
-    return programs, missing
+    _set_options(handle, request.options, known.rdonly_cast)
+    return programs, selection
 
 
 def _set_options(handle: int, options: Options, rdonly_cast: bool) -> None:

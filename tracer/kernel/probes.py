@@ -14,13 +14,20 @@ from tracer.kernel.perf import EVENTS, FaultEvents
 
 @dataclass(frozen=True)
 class Probe:
-    """`without`: what is not recorded where the program cannot be had."""
+    """`without`: what is not recorded where the program cannot be had.
+
+    `variant`: the way of getting the group's facts that it belongs to (see `VARIANTS`); empty:
+    it belongs to all. `needs`: names that the kernel's types must hold, beside the target of
+    the section: of a helper (`BPF_FUNC_find_vma`), a map type, a field, a function.
+    """
 
     group: str
     program: str
     section: str
     required: bool
     without: str
+    variant: str = ""
+    needs: tuple[str, ...] = ()
 
 
 PROBES = (
@@ -63,7 +70,37 @@ PROBES = (
 ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults")
 #: Attached to a process when it maps weights without populating: costs it 0.4 us a fault.
 ON_DEMAND = ("minor",)
-BY_PROGRAM = {probe.program: probe for probe in PROBES}
+#: Groups whose facts can be had in several ways, the preferred one first: the first whose
+#: programs this kernel all takes is used, else the last as far as it goes.
+VARIANTS: dict[str, tuple[str, ...]] = {}
+#: Groups that come in the variant of another one.
+FOLLOWS = {"minor": "faults"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The variant of a group, and why not those that were preferred: (variant, reason)."""
+
+    group: str
+    variant: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"not {name}: {why}" for name, why in self.passed_over)
+        return f"{self.variant} ({reasons})" if reasons else self.variant
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The programs to use, those of them that this kernel lacks, and what was chosen."""
+
+    probes: tuple[Probe, ...]
+    lacking: dict[str, str]
+    choices: dict[str, Choice]
+
+    def group(self, name: str) -> list[Probe]:
+        """The programs of a group, missing ones too."""
+        return [probe for probe in self.probes if probe.group == name]
 
 
 @dataclass(frozen=True)
@@ -77,19 +114,30 @@ class Program:
 class Probes:
     """The loaded programs. A link is held by this process alone: killed, it leaves nothing."""
 
-    def __init__(self, programs: dict[str, Program], missing: dict[str, str]) -> None:
+    def __init__(self, programs: dict[str, Program], selection: Selection) -> None:
         self.programs = programs
-        self.missing = missing
+        self.selection = selection
+        self.missing = dict(selection.lacking)
         self._links: dict[str, list[int]] = {}
         self._events: dict[str, FaultEvents] = {}
 
     @property
     def groups(self) -> list[str]:
-        return list(dict.fromkeys(p.probe.group for p in self.programs.values()))
+        return list(dict.fromkeys(probe.group for probe in self.selection.probes))
 
     @property
     def attached(self) -> list[str]:
         return [g for g in self.groups if g in self._links]
+
+    def replaceable(self) -> dict[str, str]:
+        """Programs that could not be attached, though another variant may do instead; why."""
+        found = {}
+        for probe in self.selection.probes:
+            names = VARIANTS.get(FOLLOWS.get(probe.group, probe.group), ("",))
+            failed = probe.program in self.missing and probe.program in self.programs
+            if failed and probe.variant in names[:-1]:
+                found[probe.program] = self.missing[probe.program]
+        return found
 
     def attach(self, group: str, tgids: list[int] | None = None) -> int:
         """Attach a group, perf events of it to these processes; ns, 0 where it was attached."""
