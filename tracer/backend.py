@@ -7,9 +7,8 @@ import contextlib
 import os
 import platform
 import signal
-import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from tracer import __version__
@@ -24,6 +23,7 @@ from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
 from tracer.engine import Engine
+from tracer.errors import TtftError
 from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, give_back, pss_bytes
 from tracer.http import HttpReader
@@ -36,6 +36,8 @@ from tracer.overview import Overview
 from tracer.pipeline import Pipeline
 from tracer.recording import header, line
 from tracer.records import AnyRecord, Host, Start
+from tracer.service.notify import keep_alive, notify, reloading, watchdog_s
+from tracer.service.reload import changed, said, taken
 from tracer.store import Store
 
 _TRIM_EVERY_S = 600.0
@@ -69,9 +71,15 @@ class Daemon:
     """Backend of the interface, and owner of the engine."""
 
     def __init__(
-        self, config: Config, store: Store, kernel: Kernel, btf: str | None = None
+        self,
+        config: Config,
+        store: Store,
+        kernel: Kernel,
+        btf: str | None = None,
+        reread: Callable[[], Config] | None = None,
     ) -> None:
         self._config = config
+        self._reread = reread
         self._btf = btf
         self._kernel = kernel
         self.store = store
@@ -101,6 +109,14 @@ class Daemon:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop.set)
+        tasks: set[asyncio.Task[None]] = set()
+
+        def hangup() -> None:
+            task = asyncio.create_task(self._reload())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        self._loop.add_signal_handler(signal.SIGHUP, hangup)
         self._engine.start(self._context())
         # A thread that died is worth a restart, not half a daemon.
         threads = (self._engine.failed, self._backlog.failed)
@@ -110,12 +126,15 @@ class Daemon:
             )
         api = ApiServer(place)
         await api.start(self)
-        _notify("READY=1")
+        notify("READY=1", self._state())
         log(f"watching; answers at {self._config.socket}")
-        chores = asyncio.create_task(self._chores())
+        tasks.add(asyncio.create_task(self._chores()))
+        if period_s := watchdog_s():
+            tasks.add(asyncio.create_task(keep_alive(period_s, self._lives)))
         await stop.wait()
-        _notify("STOPPING=1")
-        chores.cancel()
+        notify("STOPPING=1")
+        for task in list(tasks):
+            task.cancel()
         self._events.close()
         self._engine.stop()
         await asyncio.to_thread(self._backlog.close)
@@ -140,6 +159,36 @@ class Daemon:
         warm = self.store.warm_context(wall_offset_ns=offset)
         return [host, self._config.settings(now), start, *warm]
 
+    async def _lives(self) -> None:
+        """Comes back once the engine has answered."""
+        await asyncio.wrap_future(self._engine.call(lambda: None))
+
+    def _state(self) -> str:
+        servers = len(self._overview.servers())
+        return f"STATUS=watching {servers} server{'' if servers == 1 else 's'}"
+
+    async def _reload(self) -> None:
+        """The configuration again; one that is wrong changes nothing."""
+        if self._reread is None:
+            return
+        reloading()
+        try:
+            fresh = await asyncio.to_thread(self._reread)
+        except TtftError as error:
+            log(f"configuration not taken, all stays as it was: {error.message}")
+            notify("READY=1", "STATUS=configuration not taken; see the log")
+            return
+        log(said(*changed(self._config, fresh)))
+        self._config = taken(self._config, fresh)
+        self.store.limit(fresh.history.max_age_days, fresh.history.max_mb)
+        await asyncio.wrap_future(self._engine.put(self._take_over))
+        notify("READY=1", self._state())
+
+    def _take_over(self) -> list[AnyRecord]:
+        now = time.monotonic_ns()
+        found = self._discovery.change(rules(self._config), now)
+        return [self._config.settings(now), *found]
+
     async def _chores(self) -> None:
         """Retry what the disk refused; keep the history, and our memory, to their size.
 
@@ -156,6 +205,7 @@ class Daemon:
             if found and found != trouble:
                 log(f"history: {found}; kept in memory, will be tried again")
             trouble = found
+            notify(f"STATUS=history: {found}" if found else self._state())
             await asyncio.to_thread(give_back)
             if not self.store.pending:
                 with contextlib.suppress(TimeoutError):
@@ -274,13 +324,3 @@ def _bpf_runs(stats: list[RunStats]) -> tuple[int, int] | tuple[None, None]:
     """Run time (ns) and runs of all programs; None while the kernel does not count."""
     runs = sum(s.runs for s in stats)
     return (sum(s.run_ns for s in stats), runs) if runs else (None, None)
-
-
-def _notify(state: str) -> None:
-    """Tell systemd, if it started us (sd_notify(3))."""
-    path = os.environ.get("NOTIFY_SOCKET")
-    if not path:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.connect("\0" + path[1:] if path.startswith("@") else path)
-        sock.send(state.encode())

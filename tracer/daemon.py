@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from tracer.api_socket import claim
 from tracer.config import Config
 from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.own import one_arena
+from tracer.kernel.features import missing_capabilities
 from tracer.kernel.loader import Kernel
 from tracer.kernel.probes import PROBES
 from tracer.log import log
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
 _SWITCH_S = 0.0005
 
 
-def run(config: Config, btf: Path | None = None) -> None:
-    """Watch until SIGTERM or SIGINT. Raises TtftError when it cannot begin."""
-    if os.geteuid() != 0:
-        raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
+def run(
+    config: Config, btf: Path | None = None, reread: Callable[[], Config] | None = None
+) -> None:
+    """Watch until SIGTERM or SIGINT. Raises TtftError when it cannot begin.
+
+    `reread` gives the configuration again, at SIGHUP.
+    """
+    _check_rights()
     _check_groups(config)
     one_arena()
     sys.setswitchinterval(_SWITCH_S)
@@ -50,11 +55,22 @@ def run(config: Config, btf: Path | None = None) -> None:
             kernel = opening.result()
         stack.callback(kernel.close)
         store = _open_store(config)
-        daemon = Daemon(config, store, kernel, None if btf is None else str(btf))
+        daemon = Daemon(config, store, kernel, None if btf is None else str(btf), reread)
         try:
             asyncio.run(daemon.serve(place))
         finally:
             store.close(daemon.next_id())
+
+
+def _check_rights() -> None:
+    lacking = missing_capabilities()
+    if lacking and os.geteuid() != 0:
+        raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
+    if lacking:
+        raise KernelError(
+            f"ttftd lacks {', '.join(lacking)}",
+            "a container needs them given; a service needs them in AmbientCapabilities",
+        )
 
 
 def _check_groups(config: Config) -> None:

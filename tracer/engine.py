@@ -77,6 +77,10 @@ class Engine:
         self._live.kick()
         return answer
 
+    def put(self, work: Callable[[], list[AnyRecord]]) -> Future[None]:
+        """Do `work` in the engine's thread, and take the records that it gives."""
+        return self.call(lambda: self._take(work()))
+
     def tap(self, sink: RecordSink) -> Future[list[AnyRecord]]:
         """From now on `sink` gets every record; the answer is the context they need."""
 

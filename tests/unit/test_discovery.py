@@ -145,6 +145,22 @@ def test_a_server_known_by_its_port_alone_is_found_when_it_ran_before_us() -> No
         assert about(started(nobody, 1), me) == []
 
 
+def test_rules_can_change(running: Running) -> None:
+    """What new rules name is found; what was known is not told again."""
+    me = os.getpid()
+    with socket.create_server(("127.0.0.1", 0)) as mine:
+        port = mine.getsockname()[1]
+        kernel = Noted()
+        discovery = Discovery(kernel)
+        before = started(discovery, 1)
+        assert about(before, me) == []
+        assert about(before, running.process.pid) != []
+        after = discovery.change([Rule(name="by port", port=port)], 2)
+    assert about(after, running.process.pid) == []
+    found = {(r.name, r.port) for r in about(after, me) if isinstance(r, Server)}
+    assert found == {("by port", port)}
+
+
 def test_a_program_that_only_shares_a_name_is_let_go() -> None:
     kernel = Noted()
     raw = RawExec(ts_ns=1, tgid=os.getpid(), comm="ollama", filename="/usr/bin/ollama")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tracer.config import load
+from tracer.config import Config, load
 from tracer.errors import ConfigError
 
 SOCKET_MAX = 107
@@ -17,17 +17,21 @@ def start(config: str | None, socket: str | None, state: str | None, btf: str | 
     for option, value in (("--config", config), ("--socket", socket), ("--state", state)):
         if value is not None and not value.strip():
             raise ConfigError(f"{option} is empty", "leave it out to use the default")
-    settings = load(None if config is None else Path(config))
+    options: dict[str, str] = {}
     if socket is not None:
-        path = str(Path(socket).absolute())
-        if len(path.encode()) > SOCKET_MAX:
+        options["socket"] = str(Path(socket).absolute())
+        if len(options["socket"].encode()) > SOCKET_MAX:
             raise ConfigError(
-                f"--socket {path}: longer than the {SOCKET_MAX} bytes a Unix socket allows",
+                f"--socket {socket}: longer than the {SOCKET_MAX} bytes a Unix socket allows",
                 "give a shorter path",
             )
-        settings = replace(settings, socket=path)
     if state is not None:
-        settings = replace(settings, state=str(Path(state).absolute()))
+        options["state"] = str(Path(state).absolute())
+
+    def read() -> Config:
+        return replace(load(None if config is None else Path(config)), **options)
+
+    settings = read()
     from tracer.daemon import run
 
-    run(settings, None if btf is None else Path(btf))
+    run(settings, None if btf is None else Path(btf), read)

@@ -6,7 +6,7 @@ what to watch. Everything it learns leaves as records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
@@ -122,12 +122,22 @@ class Discovery:
 
     def start(self, now_ns: int) -> list[AnyRecord]:
         """The servers that are running, with their mapped files and their sockets."""
+        return self._find(now_ns)
+
+    def change(self, rules: Iterable[Rule], now_ns: int) -> list[AnyRecord]:
+        """Go by these rules from now on; what was found by others stays until it ends."""
+        self._rules = tuple(rules)
+        return self._find(now_ns)
+
+    def _find(self, now_ns: int) -> list[AnyRecord]:
         for comm in self._names():
             self._kernel.add_server_comm(comm)
+        known = set(self._tree)
         records: list[AnyRecord] = []
         for tgid, command, rule in self._fronts():
-            records += self._adopt(tgid, command, rule, now_ns)
-        return records + self._sockets(now_ns)
+            if tgid not in known:
+                records += self._adopt(tgid, command, rule, now_ns)
+        return records + self._sockets(known, now_ns)
 
     def _names(self) -> list[str]:
         """Programs to watch from their first instruction."""
@@ -189,12 +199,13 @@ class Discovery:
             self._kernel.track_file(file.dev, file.ino)
         return list(fresh)
 
-    def _sockets(self, now_ns: int) -> list[AnyRecord]:
+    def _sockets(self, known: Collection[int], now_ns: int) -> list[AnyRecord]:
+        """Sockets of processes that were not `known` before."""
         by_port = {rule.port: rule for rule in self._rules if rule.by_port}
         # A port may be one of any namespace; without such rules the servers' own are enough.
         spaces = sockets.namespaces(psutil.pids() if by_port else list(self._tree))
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
-        owners = proc.socket_owners(list(self._tree))
+        owners = proc.socket_owners([tgid for tgid in self._tree if tgid not in known])
         for space in spaces:
             records += self._listeners(space, owners, now_ns)
             records += self._connections(space, owners, now_ns)

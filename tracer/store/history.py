@@ -53,8 +53,7 @@ class Store:
         """Why the last write failed; None when all is written."""
         self.dropped = 0
         """Requests lost because memory for pending ones ran out."""
-        self._max_age_ns = int(max_age_days * _DAY_NS)
-        self._max_bytes = int(max_mb * 1_000_000)
+        self.limit(max_age_days, max_mb)
         self._warn = warn or (lambda _: None)
         self._lock = threading.RLock()
         self._pending: dict[int, rows.Row] = {}
@@ -70,6 +69,11 @@ class Store:
             self._close()
             os.close(self._owner)
             raise
+
+    def limit(self, max_age_days: float, max_mb: float) -> None:
+        """What `trim` keeps from now on: days, and 10^6 bytes."""
+        self._max_age_ns = int(max_age_days * _DAY_NS)
+        self._max_bytes = int(max_mb * 1_000_000)
 
     # --- writing -----------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""The daemon as a service: installing it, and what it tells systemd."""
