@@ -145,20 +145,20 @@ def test_a_server_known_by_its_port_alone_is_found_when_it_ran_before_us() -> No
         assert about(started(nobody, 1), me) == []
 
 
-def test_rules_can_change(running: Running) -> None:
+def test_rules_can_change(running: Running, tmp_path: Path) -> None:
     """What new rules name is found; what was known is not told again."""
-    me = os.getpid()
-    with socket.create_server(("127.0.0.1", 0)) as mine:
-        port = mine.getsockname()[1]
-        kernel = Noted()
-        discovery = Discovery(kernel)
+    other = Running(tmp_path, name="stranger")
+    try:
+        known, found = running.process.pid, other.process.pid
+        discovery = Discovery(Noted())
         before = started(discovery, 1)
-        assert about(before, me) == []
-        assert about(before, running.process.pid) != []
-        after = discovery.change([Rule(name="by port", port=port)], 2)
-    assert about(after, running.process.pid) == []
-    found = {(r.name, r.port) for r in about(after, me) if isinstance(r, Server)}
-    assert found == {("by port", port)}
+        assert (about(before, known) != [], about(before, found)) == (True, [])
+        after = discovery.change([Rule(name="by port", port=other.port)], 2)
+    finally:
+        other.stop()
+    assert about(after, known) == []
+    servers = {(r.name, r.port) for r in about(after, found) if isinstance(r, Server)}
+    assert servers == {("by port", other.port)}
 
 
 def test_a_program_that_only_shares_a_name_is_let_go() -> None:

@@ -35,12 +35,12 @@ sys.stdin.read()
 
 
 class Running:
-    """A process that calls itself llama-server: a file mapped, a port, a connection to itself."""
+    """A process that calls itself `name`: a file mapped, a port, a connection to itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "llama-server") -> None:
         self.weights = folder / "beta model.gguf"
         self.weights.write_bytes(b"GGUF" + bytes((3 << 20) - 4))
-        argv = ["llama-server", "-c", SERVER, str(self.weights), "--models-dir", str(folder)]
+        argv = [name, "-c", SERVER, str(self.weights), "--models-dir", str(folder)]
         self.process = subprocess.Popen(
             argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
