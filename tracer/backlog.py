@@ -13,6 +13,8 @@ from tracer.derived import Derived
 
 #: How long the end waits for a disk that does not answer.
 _PATIENCE_S = 10.0
+#: Requests put at a time: encoded they take some kilobytes each.
+_AT_ONCE = 50
 
 
 class Backlog:
@@ -45,16 +47,19 @@ class Backlog:
 
     def _run(self) -> None:
         try:
-            while batch := self._next():
-                self._put(batch)
+            while self._put_next():
+                pass
             self.failed.set_result(None)
         except BaseException as error:
             self.failed.set_exception(error)
             raise
 
-    def _next(self) -> list[Derived]:
-        """What waits; empty only at the end."""
+    def _put_next(self) -> bool:
+        """Put what waits, some at a time, and keep none of it; False at the end."""
         with self._wake:
             self._wake.wait_for(lambda: self._waiting or self._closing)
-            batch, self._waiting = self._waiting, []
-            return batch
+            batch = self._waiting[:_AT_ONCE]
+            del self._waiting[:_AT_ONCE]
+        if batch:
+            self._put(batch)
+        return bool(batch)

@@ -9,6 +9,7 @@ import click
 
 from tracer import __version__
 from tracer.commands import shared
+from tracer.host.tls import without_tls
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -110,9 +111,11 @@ def run(config: str | None, socket: str | None, state: str | None, btf: str | No
 
 def main() -> None:
     """Entry point of `ttft`."""
+    without_tls()
     sys.exit(shared.run(ttft, "ttft"))
 
 
 def daemon_main() -> None:
     """Entry point of `ttftd`."""
+    without_tls()
     sys.exit(shared.run(ttftd, "ttftd"))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
+from tests.workloads.waiting import wait_for
 from tracer.backlog import Backlog
 from tracer.derived import Derived
+
+
+class Item:
+    """Can be watched until nobody holds it."""
 
 
 def items(*names: str) -> list[Derived]:
@@ -35,6 +41,26 @@ def test_a_slow_disk_holds_up_nobody_and_loses_nothing() -> None:
     disk.set()
     backlog.close()
     assert written == [items("a"), items("b", "c", "d")]
+
+
+def test_a_burst_is_put_in_pieces_and_let_go() -> None:
+    disk = threading.Event()
+    sizes: list[int] = []
+    many = [Item() for _ in range(1000)]
+    last = weakref.ref(many[-1])
+
+    def put(batch: Sequence[Derived]) -> None:
+        disk.wait()
+        sizes.append(len(batch))
+
+    backlog = Backlog(put)
+    backlog.add(cast(list[Derived], many))
+    del many
+    disk.set()
+    wait_for(lambda: sum(sizes) == 1000, 10, "all to be put")
+    wait_for(lambda: last() is None, 10, "the last one to be let go")
+    assert max(sizes) <= 50
+    backlog.close()
 
 
 def test_closing_an_idle_backlog_writes_nothing() -> None:

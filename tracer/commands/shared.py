@@ -6,17 +6,19 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import orjson
 
-from tracer.client import TIMEOUT_S, Client
 from tracer.errors import TtftError
 from tracer.render import Paint, colour, plain
 from tracer.render_units import DURATION_HELP, clean, parse_duration
 
 DEFAULT_SOCKET = "/run/ttft/ttft.sock"
+
+if TYPE_CHECKING:
+    from tracer.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,9 +39,12 @@ class Duration(click.ParamType[str]):
 DURATION = Duration()
 
 
-def client(context: click.Context, timeout_s: float = TIMEOUT_S) -> Client:
+def client(context: click.Context, timeout_s: float | None = None) -> Client:
     """The daemon that the options name."""
-    return Client(context.find_root().params.get("socket") or DEFAULT_SOCKET, timeout_s)
+    from tracer.client import TIMEOUT_S, Client
+
+    path = context.find_root().params.get("socket") or DEFAULT_SOCKET
+    return Client(path, TIMEOUT_S if timeout_s is None else timeout_s)
 
 
 def json_option(command: F) -> F:

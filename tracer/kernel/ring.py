@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
-from tracer.kernel import libbpf
+from tracer.kernel import layouts, libbpf
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
@@ -23,6 +23,7 @@ DEFER_MS = 200
 #: Whoever sleeps longer than this asks to be woken by a request's first bytes.
 DOZE_MS = 1000
 _NICE = -10
+_CAPTURED_AT = {name: at for name, at, _ in layouts.PACKET.members()}["captured"]
 
 
 class Fill:
@@ -61,9 +62,10 @@ class Rings:
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
-        self._callback = libbpf.SAMPLE(self._take)  # kept: C holds its address
-        self._handle: int | None = libbpf.new_ring(urgent[0], self._callback)
-        libbpf.add_ring(self._handle, patient[0], self._callback)
+        # Kept: C holds their addresses.
+        self._callbacks = libbpf.SAMPLE(self._take), libbpf.SAMPLE(self._take_packet)
+        self._handle: int | None = libbpf.new_ring(urgent[0], self._callbacks[0])
+        libbpf.add_ring(self._handle, patient[0], self._callbacks[1])
         self._patient = patient[0]
         self._fill = Fill(*patient)
         self._lock = threading.Lock()
@@ -127,6 +129,11 @@ class Rings:
         self._waiting += size
         self._taken.append(ctypes.string_at(data, size))
         return 0
+
+    def _take_packet(self, context: int | None, data: int, size: int) -> int:
+        """Without the room that its payload left free: half of a burst of short segments."""
+        captured = ctypes.c_uint32.from_address(data + _CAPTURED_AT).value
+        return self._take(context, data, min(size, layouts.PACKET.size + captured))
 
     def _consume(self) -> bool:
         """False when the rings are closed."""
