@@ -23,6 +23,7 @@ COMMANDS = {
     "record": "files",
     "replay": "files",
     "doctor": "doctor",
+    "service": "service",
 }
 """Each command of `ttft` and the module under tracer/commands that has it."""
 

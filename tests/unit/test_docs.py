@@ -20,13 +20,19 @@ WORDS = set(re.findall(r"-{0,2}[a-z_]+(?:-[a-z]+)*", README))
 
 def commands() -> dict[str, click.Command]:
     """Every command by what is typed."""
-    context = click.Context(cli.ttft)
-    found = {
-        f"ttft {name}": command
-        for name in cli.ttft.list_commands(context)
-        if (command := cli.ttft.get_command(context, name)) is not None
-    }
-    return found | {"ttftd run": cli.run, "ttft": cli.ttft}
+    return below("ttft", cli.ttft) | {"ttftd run": cli.run, "ttft": cli.ttft}
+
+
+def below(typed: str, group: click.Group) -> dict[str, click.Command]:
+    """The commands of a group and of the groups in it."""
+    context = click.Context(group)
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        whole = f"{typed} {name}"
+        found |= below(whole, command) if isinstance(command, click.Group) else {whole: command}
+    return found
 
 
 @pytest.mark.parametrize("name", commands())
@@ -39,7 +45,7 @@ def test_every_option_is_documented(name: str) -> None:
     options = [
         option
         for parameter in commands()[name].params
-        if isinstance(parameter, click.Option)
+        if isinstance(parameter, click.Option) and not parameter.hidden
         for option in parameter.opts
     ]
     assert [option for option in options if option not in WORDS] == []
