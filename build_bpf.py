@@ -1,6 +1,7 @@
-"""Compiles bpf/ttft.bpf.c to one CO-RE object per architecture; also the wheel's build hook.
+"""Compiles bpf/ttft.bpf.c to two CO-RE objects per architecture; also the wheel's build hook.
 
-By hand: `python build_bpf.py` writes tracer/kernel/objects/ttft.{x86_64,aarch64}.bpf.o.
+By hand: `python build_bpf.py` writes tracer/kernel/objects/ttft.{x86_64,aarch64}.bpf.o, and the
+same with `plain` in the name, for kernels with an older BPF.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = {"x86_64": "x86", "aarch64": "arm64"}
+VARIANTS: dict[str, tuple[str, ...]] = {"": (), "plain.": ("-DTTFT_PLAIN",)}
 FLAGS = ("-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3")
 HINT = "apt-get install clang llvm libbpf-dev linux-libc-dev"
 
@@ -47,7 +49,7 @@ def execute(command: list[str]) -> None:
         raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}\n({HINT})")
 
 
-def compile_object(root: Path, machine: str, target: Path) -> None:
+def compile_object(root: Path, machine: str, target: Path, defines: tuple[str, ...] = ()) -> None:
     """One object; DWARF is stripped, BTF stays."""
     clang = find("clang")
     if clang is None:
@@ -56,7 +58,7 @@ def compile_object(root: Path, machine: str, target: Path) -> None:
     source = str(root / "bpf" / "ttft.bpf.c")
     arch = f"-D__TARGET_ARCH_{ARCHITECTURES[machine]}"
     building = target.with_suffix(f".{os.getpid()}.tmp")
-    execute([clang, *FLAGS, arch, *includes, "-c", source, "-o", str(building)])
+    execute([clang, *FLAGS, arch, *defines, *includes, "-c", source, "-o", str(building)])
     strip = find("llvm-strip")
     if strip:
         execute([strip, "-g", str(building)])
@@ -69,15 +71,16 @@ def is_fresh(root: Path, target: Path) -> bool:
 
 
 def build(root: Path) -> list[Path]:
-    """Build what is older than its sources; the objects, x86_64 first."""
+    """Build what is older than its sources; the objects, x86_64 first, plain ones last."""
     folder = root / "tracer" / "kernel" / "objects"
     folder.mkdir(parents=True, exist_ok=True)
     objects = []
-    for machine in ARCHITECTURES:
-        target = folder / f"ttft.{machine}.bpf.o"
-        if not is_fresh(root, target):
-            compile_object(root, machine, target)
-        objects.append(target)
+    for variant, defines in VARIANTS.items():
+        for machine in ARCHITECTURES:
+            target = folder / f"ttft.{machine}.{variant}bpf.o"
+            if not is_fresh(root, target):
+                compile_object(root, machine, target, defines)
+            objects.append(target)
     return objects
 
 

@@ -38,6 +38,57 @@ INLINE bool run_is_over(u64 run, u64 end, u64 now)
 	       (now > start && now - start > options.insert_max_ns);
 }
 
+#ifdef TTFT_PLAIN
+
+struct closing {
+	struct ttft_file_key file;
+	u64 run;
+};
+
+struct { /* runs that somebody closes or has closed */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct closing);
+	__type(value, u32);
+} closed SEC(".maps");
+
+/* Put `next` in the place of `run`; true to the one of several at once that does. */
+INLINE bool exchange_run(const struct ttft_file_key *key, struct ttft_file_state *state, u64 run,
+			 u64 next)
+{
+	struct closing closing = {.file = *key, .run = run};
+	u32 one = 1;
+
+	if (state->run != run || bpf_map_update_elem(&closed, &closing, &one, BPF_NOEXIST))
+		return false;
+	state->run = next;
+	return true;
+}
+
+/* What comes in meanwhile stays for the next run that counts there. */
+INLINE u64 take_pages(u64 *pages)
+{
+	u64 taken = *pages;
+
+	__sync_fetch_and_add(pages, -taken);
+	return taken;
+}
+
+#else
+
+INLINE bool exchange_run(const struct ttft_file_key *key, struct ttft_file_state *state, u64 run,
+			 u64 next)
+{
+	return __sync_val_compare_and_swap(&state->run, run, next) == run;
+}
+
+INLINE u64 take_pages(u64 *pages)
+{
+	return __sync_lock_test_and_set(pages, 0);
+}
+
+#endif
+
 /* Processors add to the same file at once. Whoever exchanges the run's word closes the old
  * run, and from then on all find the new one, which has a count and an end of its own: each
  * page is in exactly one run, and none in a run that was over.
@@ -55,8 +106,8 @@ INLINE void add_to_run(const struct ttft_file_key *key, struct ttft_file_state *
 
 	if (run_is_over(run, old.end, now)) {
 		*run_end(state, next) = now;
-		if (__sync_val_compare_and_swap(&state->run, run, next) == run) {
-			old.pages = __sync_lock_test_and_set(run_pages(state, run), 0);
+		if (exchange_run(key, state, run, next)) {
+			old.pages = take_pages(run_pages(state, run));
 			if (old.start && old.pages)
 				emit_insert(key, &old);
 		}
@@ -68,12 +119,10 @@ INLINE void add_to_run(const struct ttft_file_key *key, struct ttft_file_state *
 	state->run_tid = (u32)who;
 }
 
-INLINE int on_insert(struct folio *folio)
+INLINE int on_insert(struct inode *inode, u64 pages)
 {
-	struct inode *inode = folio->mapping->host;
 	struct ttft_file_key key = {};
 	struct ttft_file_state *state;
-	u64 pages;
 
 	if (inode->i_size < options.min_file_size)
 		return 0;
@@ -82,14 +131,18 @@ INLINE int on_insert(struct folio *folio)
 	state = bpf_map_lookup_elem(&files, &key);
 	if (!state)
 		return 0;
-	pages = folio_pages(folio);
 	__sync_fetch_and_add(&state->inserted, pages);
 	add_to_run(&key, state, pages);
 	return 0;
 }
 
+/* A page each, before the page cache held folios: a0580c6f9bab (5.17). */
 SEC("tp_btf/mm_filemap_add_to_page_cache")
 int BPF_PROG(ttft_insert, struct folio *folio)
 {
-	return on_insert(folio);
+	struct page *page = (void *)folio;
+
+	if (bpf_core_type_exists(struct folio))
+		return on_insert(folio->mapping->host, folio_pages(folio));
+	return on_insert(page->mapping->host, 1);
 }

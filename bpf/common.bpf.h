@@ -11,6 +11,15 @@
 
 #define INLINE static __always_inline
 
+/* The object is compiled twice. The plain one does without what BPF learned after Linux 5.10:
+ * see compat.bpf.h. Which one a kernel gets is found by trying.
+ */
+#ifdef TTFT_PLAIN
+#define GLOBAL static __noinline
+#else
+#define GLOBAL __noinline /* verified once, not at each call */
+#endif
+
 #define TTFT_ARCH_X86_64 1
 #define TTFT_ARCH_AARCH64 2
 
@@ -98,7 +107,14 @@ INLINE bool reader_sleeps(void)
 {
 	u32 zero = 0, *is_awake = bpf_map_lookup_elem(&awake, &zero);
 
+#ifdef TTFT_PLAIN /* two may wake it then */
+	if (!is_awake || *is_awake)
+		return false;
+	*is_awake = 1;
+	return true;
+#else
 	return is_awake && !__sync_lock_test_and_set(is_awake, 1);
+#endif
 }
 
 /* Wake the reader only when it must hurry: it drains by timer. */
@@ -149,6 +165,31 @@ struct { /* by tgid: the truth that the mark caches */
 	__type(value, struct watch);
 } watched SEC(".maps");
 
+INLINE bool tgid_watched(u32 tgid)
+{
+	return bpf_map_lookup_elem(&watched, &tgid) != NULL;
+}
+
+#ifdef TTFT_PLAIN
+
+INLINE bool is_watched(struct task_struct *task)
+{
+	return tgid_watched(BPF_CORE_READ(task, tgid));
+}
+
+INLINE bool mark_watched(struct task_struct *leader)
+{
+	return true;
+}
+
+/* A plain number: read from it by helpers. */
+INLINE struct task_struct *current_task(void)
+{
+	return (struct task_struct *)bpf_get_current_task();
+}
+
+#else
+
 struct { /* on group leaders; 1: watched */
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -163,14 +204,31 @@ INLINE bool is_watched(struct task_struct *task)
 	return mark && *mark;
 }
 
-INLINE bool tgid_watched(u32 tgid)
+INLINE bool mark_watched(struct task_struct *leader)
 {
-	return bpf_map_lookup_elem(&watched, &tgid) != NULL;
+	u32 one = 1, *mark;
+
+	mark = bpf_task_storage_get(&marks, leader, &one, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!mark)
+		return false;
+	*mark = 1; /* it may have been let go before */
+	return true;
 }
 
 INLINE struct task_struct *current_task(void)
 {
 	return (struct task_struct *)bpf_get_current_task_btf();
+}
+
+#endif
+
+INLINE bool current_watched(void)
+{
+#ifdef TTFT_PLAIN
+	return tgid_watched(bpf_get_current_pid_tgid() >> 32);
+#else
+	return is_watched(current_task());
+#endif
 }
 
 #endif

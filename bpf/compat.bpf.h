@@ -32,6 +32,36 @@
 #endif
 #define SYS_OPENAT2 437
 
+/* What the plain object does without, and what it has in place of it:
+ * - task local storage for tracing programs, 4cf1bc1f1045 and a10787e6d58c (5.11, 5.12):
+ *   hashes by process and by thread id;
+ * - bpf_get_current_task_btf, 3ca1032ab7ab (5.11): reads by helper, not typed loads;
+ * - atomic exchange and compare-and-exchange, 5ffa25502b5a (5.12): a map that lets one in;
+ * - global functions that take pointers, e5069b9c23b3 (5.12): static ones;
+ * - programs with functions as callbacks, 69c087ba6225 (5.13), bpf_loop, e6f2dd0f8067 (5.17),
+ *   ring records of variable size, bc34dee65a65 (5.19): records by class of size;
+ * - bpf_find_vma, 7c7e3d31e785 (5.17): a walk of the tree of mappings.
+ */
+
+/* A field of what a task points to. */
+#ifdef TTFT_PLAIN
+#define GET(ptr, field) BPF_CORE_READ(ptr, field)
+#else
+#define GET(ptr, field) ((ptr)->field)
+#endif
+
+INLINE struct mm_struct *mm_of(struct task_struct *task)
+{
+	return GET(task, mm);
+}
+
+INLINE struct fdtable *fdtable_of(struct task_struct *task)
+{
+	struct files_struct *files = GET(task, files);
+
+	return files ? GET(files, fdt) : NULL;
+}
+
 struct syscall_args {
 	u64 a0, a1, a2, a3, a4, a5;
 };
@@ -59,7 +89,7 @@ INLINE long syscall_number(struct pt_regs *regs)
 INLINE bool is_compat_syscall(struct task_struct *task)
 {
 #if defined(__TARGET_ARCH_x86)
-	return task->thread_info.status & 2; /* TS_COMPAT */
+	return GET(task, thread_info.status) & 2; /* TS_COMPAT */
 #else
 	return false;
 #endif
@@ -68,9 +98,11 @@ INLINE bool is_compat_syscall(struct task_struct *task)
 /* bpf_rdonly_cast (a35b9af4ec2c, 6.2) makes a walked pointer typed: plain loads instead
  * of a helper call for each field. The loader says by an option whether it is there.
  */
+#ifndef TTFT_PLAIN
 extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym __weak;
 
 #define CAST(type, ptr) ((struct type *)bpf_rdonly_cast(ptr, bpf_core_type_id_kernel(struct type)))
+#endif
 
 /* A file in a container's image is a front for one on a real file system, whose inode has
  * the pages and is what gets mapped. private_data is the real file, or since 87a8a76c34a2
@@ -133,10 +165,10 @@ INLINE u64 mm_generation(struct mm_struct *mm)
 	struct mm_struct___int *old = (void *)mm;
 
 	if (bpf_core_field_exists(mm->mm_lock_seq.sequence))
-		return mm->mm_lock_seq.sequence;
+		return GET(mm, mm_lock_seq.sequence);
 	if (bpf_core_field_exists(old->mm_lock_seq))
-		return (u32)old->mm_lock_seq;
-	return (u64)(u32)mm->map_count << 32 ^ mm->total_vm;
+		return (u32)GET(old, mm_lock_seq);
+	return (u64)(u32)GET(mm, map_count) << 32 ^ GET(mm, total_vm);
 }
 
 /* Ring records of variable size: bc34dee65a65 (5.19). bpf_loop is older: e6f2dd0f8067 (5.17). */

@@ -8,16 +8,6 @@
 
 #define STALE_FAULT_NS 1000000000ull /* its end was not seen */
 
-INLINE struct thread *thread_of_current(void)
-{
-	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL,
-						BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t)
-		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
-	return t;
-}
-
 INLINE int on_fault_begin(void)
 {
 	struct thread *t = thread_of_current();
@@ -42,6 +32,8 @@ INLINE void near_event(const struct thread *t, u64 now, struct event *e)
 	e->op = TTFT_OP_FAULT_MINOR;
 	e->count = 1;
 }
+
+#ifndef TTFT_PLAIN /* kernels with these tracepoints have all that the other object needs */
 
 INLINE void inode_facts(struct inode *inode, struct file_facts *f)
 {
@@ -102,17 +94,17 @@ INLINE int on_miss(struct address_space *mapping, u64 page)
 	return 0;
 }
 
-/* A global function: verified once. 0 when the mapping cannot be told now. */
-__noinline int account(struct thread *t, struct late_run *run)
+#endif
+
+/* Faults in the mapping that slot `index` has, or that begin in it. */
+GLOBAL int tell_faults(struct thread *t, struct late_run *run, int index)
 {
 	struct event e = {};
 	struct vma_slot *slot;
 
 	if (!t || !run)
 		return 1;
-	slot = vma_at(t, run->low);
-	if (!slot)
-		return 0;
+	slot = index ? &t->slots[1] : &t->slots[0];
 	if (run->high >= slot->end) { /* several mappings: whose they were is not known */
 		count_losses(TTFT_SPAN, TTFT_LOSS_LOOKUP, run->count);
 		return 1;
@@ -131,6 +123,17 @@ __noinline int account(struct thread *t, struct late_run *run)
 	if (slot->pgoff == 0 && t->seen.ino == slot->file.ino && t->seen_magic != 2)
 		take_magic(t, &slot->file, slot->start, slot->end - slot->start);
 	return 1;
+}
+
+/* false when the mapping cannot be told now. Not nested: the stack would be too deep. */
+INLINE bool account(struct thread *t, struct late_run *run)
+{
+	int index = vma_index(t, run->low);
+
+	if (index < 0)
+		return false;
+	tell_faults(t, run, index);
+	return true;
 }
 
 INLINE bool joins(const struct late_run *run, const struct late_run *fault)
@@ -166,7 +169,7 @@ INLINE void keep_for_later(struct thread *t, const struct late_run *fault)
 }
 
 /* Another function for the verifier's sake; 0 while there is nothing or no telling. */
-__noinline int account_late(struct thread *t)
+GLOBAL int account_late(struct thread *t)
 {
 	struct late_run *run;
 
@@ -186,11 +189,11 @@ __noinline int account_late(struct thread *t)
 
 INLINE int on_fault_end(u64 addr, u32 op)
 {
-	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL, 0);
+	struct thread *t = known_current();
 	struct late_run fault = {.op = op, .count = 1, .low = addr, .high = addr};
 	struct event near = {};
 
-	if (!t || !current_task()->mm)
+	if (!t || !mm_of(current_task()))
 		return 0;
 	fault.end_ns = bpf_ktime_get_ns();
 	if (op == TTFT_OP_FAULT_MAJOR && t->miss_ns && t->near.file.ino) {
@@ -211,6 +214,8 @@ INLINE int on_fault_end(u64 addr, u32 op)
 	return 0;
 }
 
+#ifndef TTFT_PLAIN
+
 /* These cost memory that is not a file's nothing. */
 
 SEC("tp_btf/mm_filemap_map_pages")
@@ -225,6 +230,8 @@ int BPF_PROG(ttft_fault_miss, struct address_space *mapping, unsigned long page)
 {
 	return on_miss(mapping, page);
 }
+
+#endif
 
 SEC("perf_event")
 int ttft_fault_major(struct bpf_perf_event_data *ctx)

@@ -97,9 +97,9 @@ INLINE int on_enter(struct pt_regs *regs, long nr)
 	if (class == CALL_OTHER)
 		return 0;
 	task = current_task();
-	if (!is_watched(task) || is_compat_syscall(task))
+	if (!current_watched() || is_compat_syscall(task))
 		return 0;
-	t = bpf_task_storage_get(&threads, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	t = thread_of_current();
 	if (!t) {
 		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
 		return 0;
@@ -213,7 +213,7 @@ INLINE int on_exit_call(struct pt_regs *regs, long ret)
 	if (classify(nr) == CALL_OTHER)
 		return 0;
 	task = current_task();
-	t = bpf_task_storage_get(&threads, task, NULL, 0);
+	t = known_current();
 	if (!t || t->call != nr + 1)
 		return 0;
 	now = bpf_ktime_get_ns();

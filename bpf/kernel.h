@@ -91,6 +91,23 @@ struct signal_struct {
 	unsigned int flags;
 };
 
+struct rb_node {
+	struct rb_node *rb_right;
+	struct rb_node *rb_left;
+};
+
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
+typedef struct {
+	s64 counter;
+} atomic64_t;
+
+struct rw_semaphore {
+	atomic64_t count;
+};
+
 struct seqcount {
 	unsigned int sequence;
 };
@@ -100,6 +117,8 @@ struct mm_struct {
 	int map_count;
 	unsigned long total_vm;
 	seqcount_t mm_lock_seq;
+	struct rb_root mm_rb;
+	struct rw_semaphore mmap_lock;
 };
 
 struct vm_area_struct {
@@ -107,6 +126,7 @@ struct vm_area_struct {
 	unsigned long vm_end;
 	unsigned long vm_pgoff;
 	struct file *vm_file;
+	struct rb_node vm_rb;
 };
 
 struct thread_info {
@@ -138,6 +158,10 @@ struct folio {
 	memdesc_flags_t flags;
 	struct address_space *mapping;
 	unsigned long _flags_1;
+};
+
+struct page {
+	struct address_space *mapping;
 };
 
 enum pageflags {

@@ -19,14 +19,10 @@ struct { /* programs that are watched from their exec on */
 INLINE void start_watching(struct task_struct *leader, u32 tgid, u64 now)
 {
 	struct watch watch = {.since_ns = now};
-	u32 one = 1, *mark;
 
 	if (bpf_map_update_elem(&watched, &tgid, &watch, BPF_NOEXIST) == -E2BIG)
 		count_lost(TTFT_FORK, TTFT_LOSS_TABLE);
-	mark = bpf_task_storage_get(&marks, leader, &one, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (mark)
-		*mark = 1; /* it may have been let go before */
-	else
+	if (!mark_watched(leader))
 		count_lost(TTFT_FORK, TTFT_LOSS_TABLE);
 }
 
@@ -49,7 +45,7 @@ INLINE int on_fork(struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-INLINE int on_exec(struct task_struct *task, struct linux_binprm *bprm)
+INLINE int on_exec(struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	u64 now = bpf_ktime_get_ns();
 	struct ttft_exec *rec;
@@ -61,6 +57,8 @@ INLINE int on_exec(struct task_struct *task, struct linux_binprm *bprm)
 	    !bpf_map_lookup_elem(&server_comms, &comm))
 		return 0;
 	start_watching(task, task->tgid, now);
+	if (old_pid != task->pid)
+		forget_thread(old_pid);
 	rec = reserve_record(TTFT_EXEC, sizeof(*rec));
 	if (!rec)
 		return 0;
@@ -82,7 +80,7 @@ INLINE u32 group_exit_code(struct task_struct *task)
 /* Faults whose mapping was never told. */
 INLINE void count_late_faults(struct task_struct *task)
 {
-	struct thread *t = bpf_task_storage_get(&threads, task, NULL, 0);
+	struct thread *t = known_thread(task);
 
 	if (!t || !t->late_count)
 		return;
@@ -96,6 +94,7 @@ INLINE int on_exit(struct task_struct *task)
 	struct ttft_exit *rec;
 
 	count_late_faults(task);
+	forget_thread(task->pid);
 	if (task->signal->live.counter > 0)
 		return 0;
 	/* Two last threads may both see none alive: the one that deletes reports. */
@@ -150,7 +149,7 @@ int BPF_PROG(ttft_fork, struct task_struct *parent, struct task_struct *child)
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(ttft_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
-	return on_exec(task, bprm);
+	return on_exec(task, old_pid, bprm);
 }
 
 SEC("tp_btf/sched_process_exit")

@@ -9,6 +9,56 @@ struct vma_facts {
 	u64 start, end, pgoff, file;
 };
 
+#ifdef TTFT_PLAIN
+
+#define VMA_DEPTH 40 /* of a balanced tree of more mappings than a process may have */
+#define WRITER_LOCKED 1
+
+INLINE bool map_is_locked(struct mm_struct *mm)
+{
+	return BPF_CORE_READ(mm, mmap_lock.count.counter) & WRITER_LOCKED;
+}
+
+INLINE void note_vma(struct vm_area_struct *vma, u64 start, u64 end, struct vma_facts *out)
+{
+	out->start = start;
+	out->end = end;
+	out->pgoff = BPF_CORE_READ(vma, vm_pgoff);
+	out->file = (u64)BPF_CORE_READ(vma, vm_file);
+}
+
+/* What is mapped at `addr`; false while the memory map is locked for a change. bpf_find_vma
+ * came in 7c7e3d31e785 (5.17); until 524e00b36e8c (6.1) mappings are in a tree that can be walked.
+ */
+INLINE bool find_vma(struct task_struct *task, u64 addr, struct vma_facts *out)
+{
+	struct mm_struct *mm = mm_of(task);
+	struct vm_area_struct *vma;
+	struct rb_node *node;
+	u64 start, end;
+
+	*out = (struct vma_facts){};
+	if (!bpf_core_field_exists(mm->mm_rb) || map_is_locked(mm))
+		return false;
+	node = BPF_CORE_READ(mm, mm_rb.rb_node);
+	for (int i = 0; i < VMA_DEPTH && node; i++) {
+		vma = (void *)node - bpf_core_field_offset(struct vm_area_struct, vm_rb);
+		start = BPF_CORE_READ(vma, vm_start);
+		end = BPF_CORE_READ(vma, vm_end);
+		if (addr < start) {
+			node = BPF_CORE_READ(node, rb_left);
+		} else if (addr >= end) {
+			node = BPF_CORE_READ(node, rb_right);
+		} else {
+			note_vma(vma, start, end, out);
+			break;
+		}
+	}
+	return !map_is_locked(mm);
+}
+
+#else
+
 static long note_vma(struct task_struct *task, struct vm_area_struct *vma, struct vma_facts *out)
 {
 	out->start = vma->vm_start;
@@ -29,10 +79,12 @@ INLINE bool find_vma(struct task_struct *task, u64 addr, struct vma_facts *out)
 	return !err || err == -ENOENT;
 }
 
+#endif
+
 /* Fill `slot` with what is mapped at `addr`; false when it cannot be told now. */
 INLINE bool learn_vma(struct thread *t, struct task_struct *task, u64 addr, struct vma_slot *slot)
 {
-	u64 generation = mm_generation(task->mm);
+	u64 generation = mm_generation(mm_of(task));
 	struct file_facts f = {};
 	struct ttft_file_id id = {};
 	struct vma_facts vma;
@@ -54,18 +106,16 @@ INLINE bool slot_holds(const struct vma_slot *slot, u64 addr, u64 generation)
 	return addr >= slot->start && addr < slot->end && slot->generation == generation;
 }
 
-/* A global function: verified once, not at each call. The slot's index, or -1 when the
- * mapping cannot be told now.
- */
-__noinline int vma_index(struct thread *t, u64 addr)
+/* The slot's index, or -1 when the mapping cannot be told now. */
+GLOBAL int vma_index(struct thread *t, u64 addr)
 {
 	struct task_struct *task = current_task();
 	struct vma_slot *slot;
 	u64 generation;
 
-	if (!t || !task->mm)
+	if (!t || !mm_of(task))
 		return -1;
-	generation = mm_generation(task->mm);
+	generation = mm_generation(mm_of(task));
 	if (slot_holds(&t->slots[0], addr, generation))
 		return 0;
 	if (slot_holds(&t->slots[1], addr, generation))

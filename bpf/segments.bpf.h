@@ -111,7 +111,9 @@ INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 
 	rec->tcp_flags = seg->tcp_flags;
 }
 
-/* A record with room for `room` bytes of payload, a constant. */
+/* A record with room for `room` bytes of payload, a constant. The length is checked without
+ * its last byte: older verifiers learn nothing from `length != 0`.
+ */
 #define SEND_FIXED(skb, seg, now, room)                                                            \
 	do {                                                                                       \
 		struct {                                                                           \
@@ -119,17 +121,23 @@ INLINE void fill_packet(struct ttft_packet *rec, const struct segment *seg, u64 
 			u8 payload[room];                                                          \
 		} *rec_ = bpf_ringbuf_reserve(&packets, sizeof(*rec_), 0);                         \
 		u32 n_ = (seg)->payload_len;                                                       \
+		u64 last_;                                                                         \
 		if (!rec_) {                                                                       \
 			count_lost(TTFT_PACKET, TTFT_LOSS_RING);                                   \
 			return;                                                                    \
 		}                                                                                  \
 		if (n_ > (room))                                                                   \
 			n_ = (room);                                                               \
-		if (n_ && bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, n_))           \
+		last_ = (u64)n_ - 1;                                                               \
+		barrier_var(last_);                                                                \
+		if (last_ >= (room) ||                                                             \
+		    bpf_skb_load_bytes(skb, (seg)->payload_at, rec_->payload, last_ + 1))          \
 			n_ = 0;                                                                    \
 		fill_packet(&rec_->packet, seg, now, n_);                                          \
 		bpf_ringbuf_submit(rec_, wake_flags(&packets, asks(seg)));                         \
 	} while (0)
+
+#ifndef TTFT_PLAIN
 
 struct copy {
 	struct bpf_dynptr rec;
@@ -143,6 +151,7 @@ static long copy_chunk(u32 index, void *context)
 {
 	struct copy *copy = context;
 	u32 at = index * CHUNK, left = copy->length - at;
+	u64 last;
 	void *slice;
 
 	if (at >= copy->length)
@@ -152,7 +161,9 @@ static long copy_chunk(u32 index, void *context)
 		return 1;
 	if (left > CHUNK)
 		left = CHUNK;
-	if (left < 1 || bpf_skb_load_bytes(copy->skb, copy->from + at, slice, left))
+	last = (u64)left - 1;
+	barrier_var(last);
+	if (last >= CHUNK || bpf_skb_load_bytes(copy->skb, copy->from + at, slice, last + 1))
 		return 1;
 	copy->done = at + left;
 	return 0;
@@ -180,6 +191,8 @@ INLINE void send_large(struct __sk_buff *skb, const struct segment *seg, u64 now
 	bpf_ringbuf_submit_dynptr(&copy.rec, wake_flags(&packets, asks(seg)));
 }
 
+#endif
+
 /* Room by class: a reserve of another size needs a dynptr, which costs more. */
 INLINE void send_segment(struct __sk_buff *skb, const struct segment *seg)
 {
@@ -191,10 +204,14 @@ INLINE void send_segment(struct __sk_buff *skb, const struct segment *seg)
 		SEND_FIXED(skb, seg, now, 512);
 	else if (seg->payload_len <= CHUNK)
 		SEND_FIXED(skb, seg, now, CHUNK);
+#ifndef TTFT_PLAIN
 	else if (has_dynptr())
 		send_large(skb, seg, now);
+#endif
 	else if (seg->payload_len <= 16384)
 		SEND_FIXED(skb, seg, now, 16384);
+	else if (seg->payload_len <= 32768)
+		SEND_FIXED(skb, seg, now, 32768);
 	else
 		SEND_FIXED(skb, seg, now, 65536);
 }

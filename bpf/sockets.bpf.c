@@ -183,7 +183,7 @@ INLINE void on_listen(struct sock *sk)
 {
 	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
 
-	if (is_watched(current_task()))
+	if (current_watched())
 		watch_port(&key);
 	send_listen(sk, key.port, 0);
 }
@@ -208,7 +208,7 @@ INLINE void on_connecting(struct sock *sk)
 {
 	u64 key = (u64)sk, who = bpf_get_current_pid_tgid();
 
-	if (is_watched(current_task()))
+	if (current_watched())
 		bpf_map_update_elem(&connecting, &key, &who, BPF_ANY);
 }
 

@@ -47,6 +47,12 @@ struct near_fault {		  /* the last one served from the page cache around it */
 	u64 first, last;	  /* pages */
 };
 
+struct own_fault { /* the one it is in, where its begin is told the mapping */
+	struct ttft_file_id file;
+	u64 addr;
+	u64 first, len; /* the mapping, where it begins with the file's first byte; else 0 */
+};
+
 struct thread {
 	/* the system call it is in */
 	u64 enter_ns;
@@ -64,6 +70,7 @@ struct thread {
 	u32 reserved;
 	/* the fault it is in */
 	u64 fault_ns; /* any fault, while minor ones are watched */
+	struct own_fault fault;
 	struct near_fault near;
 	u64 miss_ns; /* one that found no page mapped nearby */
 	u64 late_count;
@@ -71,12 +78,91 @@ struct thread {
 	struct vma_slot slots[VMA_SLOTS];
 };
 
+#ifdef TTFT_PLAIN
+
+struct { /* threads of watched processes, by thread id */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct { /* what a new entry is made from: too large for the stack */
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct thread);
+} no_thread SEC(".maps");
+
+INLINE struct thread *known_current(void)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+INLINE struct thread *thread_of_current(void)
+{
+	u32 tid = bpf_get_current_pid_tgid(), zero = 0;
+	struct thread *t = bpf_map_lookup_elem(&threads, &tid), *empty;
+
+	if (t)
+		return t;
+	empty = bpf_map_lookup_elem(&no_thread, &zero);
+	if (!empty)
+		return NULL;
+	if (bpf_map_update_elem(&threads, &tid, empty, BPF_NOEXIST))
+		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+INLINE struct thread *known_thread(struct task_struct *task)
+{
+	u32 tid = BPF_CORE_READ(task, pid);
+
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+INLINE void forget_thread(u32 tid)
+{
+	bpf_map_delete_elem(&threads, &tid);
+}
+
+#else
+
 struct { /* threads of watched processes */
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct thread);
 } threads SEC(".maps");
+
+INLINE struct thread *known_thread(struct task_struct *task)
+{
+	return bpf_task_storage_get(&threads, task, NULL, 0);
+}
+
+INLINE struct thread *known_current(void)
+{
+	return known_thread(current_task());
+}
+
+INLINE struct thread *thread_of_current(void)
+{
+	struct thread *t = bpf_task_storage_get(&threads, current_task(), NULL,
+						BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t)
+		count_lost(TTFT_SPAN, TTFT_LOSS_TABLE);
+	return t;
+}
+
+INLINE void forget_thread(u32 tid)
+{
+	/* It goes with the task. */
+}
+
+#endif
 
 struct file_facts {
 	u64 ptr;
@@ -93,8 +179,10 @@ INLINE unsigned long super_magic(u64 ptr)
 {
 	struct file *file = (void *)ptr;
 
+#ifndef TTFT_PLAIN
 	if (options.rdonly_cast)
 		return CAST(file, file)->f_inode->i_sb->s_magic;
+#endif
 	return BPF_CORE_READ(file, f_inode, i_sb, s_magic);
 }
 
@@ -103,6 +191,7 @@ INLINE void read_inode(u64 ptr, struct file_facts *f)
 	struct file *file = (void *)ptr;
 	struct inode *inode;
 
+#ifndef TTFT_PLAIN
 	if (options.rdonly_cast) {
 		inode = CAST(file, file)->f_inode;
 		f->mode = inode->i_mode;
@@ -112,6 +201,7 @@ INLINE void read_inode(u64 ptr, struct file_facts *f)
 		f->generation = inode->i_generation;
 		return;
 	}
+#endif
 	inode = BPF_CORE_READ(file, f_inode);
 	f->mode = BPF_CORE_READ(inode, i_mode);
 	f->size = BPF_CORE_READ(inode, i_size);
@@ -124,11 +214,14 @@ INLINE void read_facts(u64 ptr, struct file_facts *f)
 {
 	struct file *file = (void *)ptr;
 
+#ifndef TTFT_PLAIN
 	if (options.rdonly_cast) {
 		file = CAST(file, file);
 		f->flags = file->f_flags;
 		f->pos = file->f_pos;
-	} else {
+	} else
+#endif
+	{
 		f->flags = BPF_CORE_READ(file, f_flags);
 		f->pos = BPF_CORE_READ(file, f_pos);
 	}
@@ -147,15 +240,12 @@ INLINE bool file_facts(u64 ptr, struct file_facts *f)
 
 INLINE u64 file_of_fd(struct task_struct *task, s64 fd)
 {
-	struct fdtable *table;
+	struct fdtable *table = fdtable_of(task);
 	u64 ptr = 0;
 
-	if (!task->files)
+	if (!table || fd < 0 || fd >= GET(table, max_fds))
 		return 0;
-	table = task->files->fdt;
-	if (fd < 0 || fd >= table->max_fds)
-		return 0;
-	bpf_probe_read_kernel(&ptr, sizeof(ptr), table->fd + fd);
+	bpf_probe_read_kernel(&ptr, sizeof(ptr), GET(table, fd) + fd);
 	return ptr;
 }
 
@@ -208,36 +298,34 @@ INLINE void emit_file(const struct file_facts *f, u32 token, s32 fd, u64 user_na
 	submit_record(rec, true);
 }
 
+static const volatile struct ttft_file_state no_file; /* too large for the stack */
+
 /* The state of a file, begun at first sight; NULL when the table is full. */
 INLINE struct ttft_file_state *track(const struct file_facts *f, u32 token, s32 fd, u64 user_name,
 				     u64 now)
 {
 	struct ttft_file_key key = {.ino = f->ino, .dev = f->dev};
 	struct ttft_file_state *state = bpf_map_lookup_elem(&files, &key);
-	struct ttft_file_state fresh = {.size = f->size, .generation = f->generation};
 
 	if (state && state->generation == f->generation && state->size == f->size)
 		return state;
-	if (state) { /* put there by user space, or it grew, or the number was used again */
-		if (state->generation != f->generation)
-			state->magic = 0;
-		state->generation = f->generation;
-		state->size = f->size;
-	} else {
-		if (bpf_map_update_elem(&files, &key, &fresh, BPF_NOEXIST) == -E2BIG)
+	if (!state) {
+		if (bpf_map_update_elem(&files, &key, (void *)&no_file, BPF_NOEXIST) == -E2BIG)
 			count_lost(TTFT_FILE, TTFT_LOSS_TABLE);
 		state = bpf_map_lookup_elem(&files, &key);
 		if (!state)
 			return NULL;
+	} else if (state->generation != f->generation) { /* the number was used again */
+		state->magic = 0;
 	}
+	state->generation = f->generation;
+	state->size = f->size; /* it may have grown */
 	emit_file(f, token, fd, user_name, now);
 	return state;
 }
 
-/* Identity of a file the thread uses, tracked from now on; 0: not followed. Global functions
- * like this one are verified once, not at each call.
- */
-__noinline int resolve(struct thread *t, struct file_facts *f, s32 fd, struct ttft_file_id *id)
+/* Identity of a file the thread uses, tracked from now on; 0: not followed. */
+GLOBAL int resolve(struct thread *t, struct file_facts *f, s32 fd, struct ttft_file_id *id)
 {
 	struct ttft_file_state *state;
 	u64 generation = open_generation;
@@ -266,7 +354,7 @@ __noinline int resolve(struct thread *t, struct file_facts *f, s32 fd, struct tt
 }
 
 /* First bytes of a file out of the process's own memory, where `len` of them lie. */
-__noinline int take_magic(struct thread *t, struct ttft_file_id *id, u64 user, u64 len)
+GLOBAL int take_magic(struct thread *t, struct ttft_file_id *id, u64 user, u64 len)
 {
 	u32 want = len < TTFT_MAGIC_LEN ? (u32)len & (TTFT_MAGIC_LEN - 1) : TTFT_MAGIC_LEN;
 	struct ttft_file_state *state;

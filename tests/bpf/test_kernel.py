@@ -16,7 +16,7 @@ import pytest
 
 from tests.bpf.watching import Watching, key_of
 from tests.workloads import bpf
-from tests.workloads.fileio import FileIo, make_file
+from tests.workloads.fileio import FileIo, drop_cache, make_file
 from tests.workloads.waiting import wait_for
 from tracer.errors import KernelError
 from tracer.kernel import features, layouts, libbpf, variants
@@ -47,17 +47,40 @@ def test_all_programs_attach(built: Path) -> None:
 
 def test_table_of_probes(built: Path) -> None:
     """The table names the programs and sections that are in the object."""
-    handle = libbpf.open_object(str(built))
-    found = {name: section for name, section, _ in libbpf.programs(handle)}
-    libbpf.close_object(handle)
-    assert found == {probe.program: probe.section for probe in PROBES}
+    inside = {}
+    for plain in (False, True):
+        handle = libbpf.open_object(str(object_path(plain=plain)))
+        inside[plain] = {name: section for name, section, _ in libbpf.programs(handle)}
+        libbpf.close_object(handle)
+    assert inside[False] == {probe.program: probe.section for probe in PROBES}
+    assert inside[True].items() <= inside[False].items()
+    newer = {"ttft_fault_near", "ttft_fault_miss"}
+    assert inside[False].keys() - inside[True].keys() == newer
+
+
+def test_plain_object(built: Path, workload: Path, disk: Path) -> None:
+    """The one for older kernels gives the same, but for what it needs an older kernel for."""
+    path = make_file(disk / "plain", 4 * MIB)
+    drop_cache(path)
+    with Kernel.open(plain=True, off=("sockets",)) as kernel:
+        assert kernel.probes.missing == {}
+        assert kernel.probes.selection.choices["faults"].variant == "perf"
+        seen = Watching.run(kernel, workload, "threads", 101, 4096, [path])
+        total = seen.totals[seen.pid, *key_of(path), "read"]
+        assert (total.count, total.bytes) == (505, 505 * 4096)
+        drop_cache(path)
+        seen = Watching.run(kernel, workload, "reads", 5 * 64, 65536, [path])
+        assert seen.pages[key_of(path)] == 1024
+        assert set(kernel.lost()) <= {"span.lookup"}  # no tree of mappings here
+        threads = [int.from_bytes(key, "little") for key, _ in kernel.table("threads").items()]
+        assert threads == []
 
 
 def test_facts() -> None:
     """Here nothing is missing, and every fact that could be says what it would cost."""
     facts = features.facts()
     assert [f for f in facts if f.ok is False] == []
-    assert {"BTF", "libbpf", "privilege", "cgroup v2", "task storage"} <= {f.name for f in facts}
+    assert {"BTF", "libbpf", "privilege", "cgroup v2", "BPF object"} <= {f.name for f in facts}
     absent = features.facts(btf="/absent")
     assert [(f.name, f.missing) for f in absent if f.ok is False] == [("BTF", "everything")]
 

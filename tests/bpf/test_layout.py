@@ -13,12 +13,17 @@ from tracer.kernel import layouts, wire
 from tracer.kernel.layouts import Layout
 
 ROOT = Path(__file__).parents[2]
-MACHINES = {"x86_64": 1, "aarch64": 2}
+MACHINES = {"x86_64": 1, "aarch64": 2, "x86_64.plain": 1, "aarch64.plain": 2}
 
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, Path]:
     return dict(zip(MACHINES, build_bpf.build(ROOT), strict=True))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_names(objects: dict[str, Path], machine: str) -> None:
+    assert objects[machine].name == f"ttft.{machine}.bpf.o"
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -58,4 +63,4 @@ def test_object_is_for_its_machine(objects: dict[str, Path], machine: str) -> No
 
 
 def test_objects_differ(objects: dict[str, Path]) -> None:
-    assert len({elf_section(path, "tp_btf/sys_enter") for path in objects.values()}) == 2
+    assert len({elf_section(path, "tp_btf/sys_enter") for path in objects.values()}) == 4

@@ -20,7 +20,7 @@ TABLE = (FENTRY, POINT, LAST, MINOR, ALWAYS)
 ALL = frozenset({"sys_read", "btf_trace_sys_enter", "BPF_FUNC_x", "btf_trace_sched_process_fork"})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Groups with three ways; `minor` comes with `files`."""
     ways = {"files": ("fentry", "tracepoint", "perf")}
@@ -39,6 +39,7 @@ def test_what_a_program_needs() -> None:
     assert wanted(LAST) == []
 
 
+@pytest.mark.usefixtures("table")
 def test_the_preferred_one_that_the_kernel_has() -> None:
     assert chosen(ALL) == Selection((FENTRY, ALWAYS), {}, {"files": Choice("files", "fentry")})
     refused = chosen(ALL, fentry="no fentry here")
@@ -50,6 +51,7 @@ def test_the_preferred_one_that_the_kernel_has() -> None:
     assert refused.group("minor") == [MINOR]
 
 
+@pytest.mark.usefixtures("table")
 def test_the_last_one_as_far_as_it_goes() -> None:
     lacking = chosen(frozenset())
     assert lacking.probes == (LAST, ALWAYS)
@@ -64,6 +66,7 @@ def test_the_last_one_as_far_as_it_goes() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("table")
 def test_forced() -> None:
     assert chosen(ALL, forced="tracepoint").probes == (POINT, MINOR, ALWAYS)
     assert chosen(ALL, forced="fentry").probes == (FENTRY, ALWAYS)

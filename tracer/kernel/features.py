@@ -20,11 +20,23 @@ ARCHITECTURES = ("x86_64", "aarch64")
 BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
 _MAGICS = (b"\x9f\xeb", b"\x7fELF")
 FENTRY = ("fentry", "fexit")
-_PROG_PERF_EVENT, _PROG_TRACING = 7, 26
+#: Names in the kernel's types without which only the plain object loads (bpf/compat.bpf.h).
+FULL_NEEDS = (
+    "BPF_MAP_TYPE_TASK_STORAGE", "BPF_FUNC_task_storage_get", "BPF_FUNC_get_current_task_btf",
+    "BPF_FUNC_for_each_map_elem", "BPF_FUNC_find_vma", "BPF_FUNC_loop",
+)  # fmt: skip
+ENOTSUPP = 524
+_PROG_RAW_TRACEPOINT, _PROG_TRACING = 17, 26
 _FENTRY = 24
 _RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
-_MAP_RINGBUF, _MAP_TASK_STORAGE = 27, 29
-_HELPER_FIND_VMA = 180
+#: r0 = 0; *(u64 *)(r10 - 8) = r0; r0 = cmpxchg(r10 - 8, r0, r0); r0 = 0; exit
+_EXCHANGE = (
+    struct.pack("<BBhi", 0xB7, 0, 0, 0)
+    + struct.pack("<BBhi", 0x7B, 0x0A, -8, 0)
+    + struct.pack("<BBhi", 0xDB, 0x0A, -8, 0xF1)
+    + _RETURN_0
+)
+_MAP_RINGBUF = 27
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 _CAP_SYS_ADMIN = 21
 
@@ -45,12 +57,13 @@ class Features:
     """What the kernel has: enough to choose programs and options.
 
     `names`: those asked for that its types hold. `fentry`: why it takes no fentry programs,
-    None where it does not refuse them.
+    None where it does not refuse them. `plain`: what is missing for the full object.
     """
 
     names: frozenset[str]
     fentry: str | None
     rdonly_cast: bool
+    plain: str | None = None
 
     def lacks(self, probe: Probe) -> str | None:
         """Why a program cannot be had here; None where it can."""
@@ -82,7 +95,21 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
     types = _read_btf(btf)
     names = {name for probe in table for name in wanted(probe)}
     found = (name for name in names if b"\0%s\0" % name.encode() in types)
-    return Features(frozenset(found), fentry_refusal(), b"\0bpf_rdonly_cast\0" in types)
+    return Features(
+        frozenset(found),
+        fentry_refusal(),
+        b"\0bpf_rdonly_cast\0" in types,
+        _plain_because(types),
+    )
+
+
+def _plain_because(types: bytes) -> str | None:
+    """The first thing missing for the full object, None where all is there."""
+    for name in FULL_NEEDS:
+        if b"\0%s\0" % name.encode() not in types:
+            return name
+    refused = libbpf.try_program(_PROG_RAW_TRACEPOINT, _EXCHANGE) in (errno.EINVAL, ENOTSUPP)
+    return "atomic exchange" if refused else None
 
 
 def fentry_refusal() -> str | None:
@@ -184,19 +211,15 @@ def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]
             )  # fmt: skip
     known += [Fact(f"probes {name}", str(choice)) for name, choice in selection.choices.items()]
     known.append(Fact("bpf_rdonly_cast", _yes(found.rdonly_cast)))
+    plain = f"plain (this kernel lacks {found.plain})" if found.plain else "full"
+    known.append(Fact("BPF object", plain))
     return known + (_probed() if not missing_capabilities() else [])
 
 
 def _probed() -> list[Fact]:
     """What only a try can tell."""
     ring = libbpf.has_map_type(_MAP_RINGBUF)
-    storage = libbpf.has_map_type(_MAP_TASK_STORAGE)
-    vma = libbpf.has_helper(_PROG_PERF_EVENT, _HELPER_FIND_VMA)
-    return [
-        _fact("ring buffer", ring, _yes(ring), "everything", "Linux 5.8 or newer"),
-        _fact("task storage", storage, _yes(storage), "everything", "Linux 5.12 or newer"),
-        _fact("bpf_find_vma", vma, _yes(vma), "page faults", "Linux 5.17 or newer"),
-    ]
+    return [_fact("ring buffer", ring, _yes(ring), "everything", "Linux 5.8 or newer")]
 
 
 def _yes(there: bool) -> str:

@@ -226,6 +226,10 @@ def find_map(handle: int, name: str) -> int:
     return _check(f"the BPF object has no map {name}", found)
 
 
+def has_map(handle: int, name: str) -> bool:
+    return bool(library().bpf_object__find_map_by_name(handle, name.encode()))
+
+
 def map_fd(handle: int) -> int:
     return _check("map is not loaded", library().bpf_map__fd(handle))
 

@@ -80,6 +80,7 @@ class Kernel:
         self._off = frozenset(off)
         self.probes = probes
         self._tables: dict[str, Table] = {}
+        self._has_marks = libbpf.has_map(handle, "marks")
         awake, no = self.table("awake"), bytes(4)
         self.rings = Rings(
             libbpf.ring_of(handle, "ring"),
@@ -109,16 +110,18 @@ class Kernel:
         options: Options | None = None,
         path: Path | None = None,
         variant: str = AUTO,
+        plain: bool | None = None,
         attach: bool = True,
     ) -> Self:
         """Load the object and attach all groups that are not `off` nor for special need.
 
         `btf`: type information of the kernel, where it has none itself. `sizes`: of the
         rings in bytes and of the tables in entries, by name. `variant`: `tracepoint` or `fentry`
-        where the choice is not to be made by what the kernel takes.
+        where the choice is not to be made by what the kernel takes. `plain`: likewise whether
+        to take the object for older kernels.
         """
         request = Request(
-            str(btf) if btf else None, sizes or {}, options or Options(), variant, path
+            str(btf) if btf else None, sizes or {}, options or Options(), variant, plain, path
         )
         left_out: dict[str, str] = {}
         while True:
@@ -216,6 +219,8 @@ class Kernel:
         self.probes.cover("faults", tgid)
 
     def _mark(self, pidfd: int, value: int) -> None:
+        if not self._has_marks:
+            return
         try:
             self.table("marks").put(struct.pack("<i", pidfd), struct.pack("<I", value))
         except KernelError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracer.errors import KernelError
 from tracer.kernel import features, layouts, libbpf
-from tracer.kernel.probes import PROBES, Program, Selection
+from tracer.kernel.probes import PROBES, Probe, Program, Selection
 from tracer.kernel.variants import AUTO, select
 
 OBJECTS = Path(__file__).parent / "objects"
@@ -30,10 +30,10 @@ class Options:
     insert_max_ns: int | None = None
 
 
-def object_path(machine: str | None = None) -> Path:
-    """The object for this machine; KernelError where there is none."""
+def object_path(machine: str | None = None, plain: bool = False) -> Path:
+    """The object for this machine, or for its older kernels; KernelError where there is none."""
     name = machine or platform.machine()
-    path = OBJECTS / f"ttft.{name}.bpf.o"
+    path = OBJECTS / f"ttft.{name}.{'plain.' if plain else ''}bpf.o"
     if not path.exists():
         raise KernelError(
             f"there is no BPF object for {name} ({path})",
@@ -44,12 +44,16 @@ def object_path(machine: str | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be loaded. `btf`: the kernel's types, where it has none itself."""
+    """What is to be loaded. `btf`: the kernel's types, where it has none itself.
+
+    `plain`: the object for older kernels; None leaves it to what this one has.
+    """
 
     btf: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     options: Options = Options()
     variant: str = AUTO
+    plain: bool | None = None
     path: Path | None = None
 
 
@@ -69,10 +73,13 @@ def load(request: Request, left_out: dict[str, str]) -> Loaded:
     not required, left out.
     """
     listening = False
+    known = features.detect(PROBES, request.btf)
+    plain = bool(known.plain) if request.plain is None else request.plain
     while True:
-        handle = libbpf.open_object(str(request.path or object_path()), request.btf)
+        path = request.path or object_path(plain=plain)
+        handle = libbpf.open_object(str(path), request.btf)
         try:
-            programs, selection = prepare(handle, request, left_out)
+            programs, selection = prepare(handle, request, known, left_out)
             libbpf.load_object(handle)
             return Loaded(handle, programs, selection)
         except KernelError as error:
@@ -95,16 +102,21 @@ def _nothing_goes(program: str, error: KernelError) -> bool:
 
 
 def prepare(
-    handle: int, request: Request, left_out: Mapping[str, str]
+    handle: int, request: Request, known: features.Features, left_out: Mapping[str, str]
 ) -> tuple[dict[str, Program], Selection]:
     """Options, sizes, and which programs this kernel can take."""
-    known = features.detect(PROBES, request.btf)
-    selection = select(
-        PROBES, lambda probe: left_out.get(probe.program) or known.lacks(probe), request.variant
-    )
+    inside = list(libbpf.programs(handle))
+    absent = {probe.program for probe in PROBES} - {name for name, _, _ in inside}
+
+    def lacks(probe: Probe) -> str | None:
+        if probe.program in absent:
+            return known.lacks(probe) or "not in the object for older kernels"
+        return left_out.get(probe.program) or known.lacks(probe)
+
+    selection = select(PROBES, lacks, request.variant)
     wanted = {probe.program: probe for probe in selection.probes}
     programs = {}
-    for name, _, program in libbpf.programs(handle):
+    for name, _, program in inside:
         if name in wanted and name not in selection.lacking:
             programs[name] = Program(program, wanted[name])
         else:

@@ -42,13 +42,27 @@ PROBES = (
     Probe(
         "files", "ttft_sys_exit", "tp_btf/sys_exit", False, "opens, reads and mappings of weights"
     ),
-    Probe("faults", "ttft_fault_near", "tp_btf/mm_filemap_map_pages", False, "minor faults"),
     Probe(
-        "faults", "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, "faults that read weights"
+        "faults",
+        "ttft_fault_near",
+        "tp_btf/mm_filemap_map_pages",
+        False,
+        "minor faults",
+        "tracepoint",
+    ),
+    Probe(
+        "faults",
+        "ttft_fault_miss",
+        "tp_btf/mm_filemap_fault",
+        False,
+        "faults that read weights",
+        "tracepoint",
     ),
     Probe("faults", "ttft_fault_major", "perf_event", False, "faults that read weights"),
-    Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults"),
-    Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults"),
+    Probe("faults", "ttft_fault_begin", "perf_event", False, "minor faults", "perf"),
+    Probe("faults", "ttft_fault_minor", "perf_event", False, "minor faults", "perf"),
+    Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
+    Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
     Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
     Probe(
@@ -72,7 +86,10 @@ ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults")
 ON_DEMAND = ("minor",)
 #: Groups whose facts can be had in several ways, the preferred one first: the first whose
 #: programs this kernel all takes is used, else the last as far as it goes.
-VARIANTS: dict[str, tuple[str, ...]] = {}
+#: The tracepoints that tell faults of files are of 6.12 ("filemap: add trace events for get_pages,
+#: map_pages, and fault"). Without them perf events tell all faults of watched processes, which
+#: costs these as much as `minor` does.
+VARIANTS: dict[str, tuple[str, ...]] = {"faults": ("tracepoint", "perf")}
 #: Groups that come in the variant of another one.
 FOLLOWS = {"minor": "faults"}
 
