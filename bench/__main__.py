@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import accuracy, footprint, overhead, scale, unrelated
-from bench.common import Plan, Row, say
+from bench import accuracy, footprint, memory, overhead, probes, scale, unrelated
+from bench.common import Plan, Row, Size, say
 from tests.workloads import bpf
 from tracer.errors import TtftError
 
 BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "overhead": overhead.run,
     "unrelated": unrelated.run,
+    "probes": probes.run,
     "footprint": footprint.run,
+    "memory": memory.run,
     "scale": scale.run,
     "accuracy": accuracy.run,
 }
@@ -50,12 +52,13 @@ def main() -> int:
         return 1
     out: Path = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    plan = Plan(given.full, given.models.resolve(), out)
+    as_installed(out)
+    plan = Plan(given.size, given.models.resolve(), out)
     rows: list[Row] = []
     for name in given.benches or BENCHES:
         began = time.monotonic()
         found = attempt(name, plan)
-        write(out / f"{name}.json", given.full, found)
+        write(out / f"{name}.json", plan.size, found)
         say(f"{name} took {time.monotonic() - began:.0f} s")
         rows += found
     print(table(rows))
@@ -67,8 +70,14 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="some minutes (default)")
-    size.add_argument("--full", action="store_true", help="100 cold pairs and more: an hour")
+    size.add_argument(
+        "--quick", dest="size", action="store_const", const="quick", default="normal",
+        help="only show that it runs: the figures mean nothing",
+    )  # fmt: skip
+    size.add_argument(
+        "--full", dest="size", action="store_const", const="full",
+        help="100 cold pairs and more: hours",
+    )  # fmt: skip
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("benches", nargs="*", metavar="BENCH", help=", ".join(BENCHES))
@@ -77,6 +86,12 @@ def arguments() -> argparse.Namespace:
     if unknown:
         parser.error(f"no bench {', '.join(unknown)}; there are: {', '.join(BENCHES)}")
     return given
+
+
+def as_installed(out: Path) -> None:
+    """Let the programs that are measured start from bytecode, as from an installed package."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(out / "bytecode"))
 
 
 def attempt(name: str, plan: Plan) -> list[Row]:
@@ -89,14 +104,14 @@ def attempt(name: str, plan: Plan) -> list[Row]:
     return rows
 
 
-def write(path: Path, full: bool, rows: Sequence[Row]) -> None:
+def write(path: Path, size: Size, rows: Sequence[Row]) -> None:
     """The rows with all their figures, and what they were measured on."""
     result = {
         "schema": 1,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "plan": "full" if full else "quick",
+        "plan": size,
         "rows": [asdict(row) for row in rows],
     }
     path.write_text(json.dumps(result, indent=1) + "\n")

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tests.workloads import llama
 from tests.workloads.llama import LlamaServer, Reply
@@ -42,17 +42,23 @@ class Row:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+Size = Literal["quick", "normal", "full"]
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How much to do: `full` or quick; `models` holds alpha.gguf and beta.gguf."""
+    """How much to do; `models` holds alpha.gguf and beta.gguf.
 
-    full: bool
+    `quick` only shows that a bench runs: its figures mean nothing.
+    """
+
+    size: Size
     models: Path
     out: Path
 
-    def times(self, quick: int, full: int) -> int:
+    def times(self, normal: int, full: int, quick: int = 1) -> int:
         """How often, by plan."""
-        return full if self.full else quick
+        return {"quick": min(quick, normal), "normal": normal, "full": full}[self.size]
 
 
 def say(text: str) -> None:
@@ -107,6 +113,25 @@ def ratio_row(
             "control_median": statistics.median(control),
         },
     )
+
+
+def paired(observed: Sequence[float], control: Sequence[float], seed: int = 1) -> Ratio:
+    """Median of the pairs' own ratios: what drifts from pair to pair cancels out."""
+    ratios = [one / other for one, other in zip(observed, control, strict=True)]
+    chance = random.Random(seed)
+    drawn = sorted(
+        statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
+    )
+    low, high = drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
+    return Ratio(statistics.median(ratios), low, high, len(ratios))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Middle half of the values over their median."""
+    if len(values) < 2:
+        return 0.0
+    first, middle, third = statistics.quantiles(values, n=4)
+    return (third - first) / middle
 
 
 def limit_row(what: str, value: float, budget: float, unit: str, digits: int = 1) -> Row:

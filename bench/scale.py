@@ -138,7 +138,7 @@ def _peak_memory(pid: int) -> Iterator[_Peak]:
 
 def _reads(plan: Plan) -> list[Row]:
     """A watched process reads as fast as it can; every read must be in the records."""
-    count = plan.times(1_000_000, 10_000_000)
+    count = plan.times(1_000_000, 10_000_000, 200_000)
     say(f"{count:,} reads")
     binary = compiled(plan.out)
     file = make_file(plan.out / "storm.gguf", 2 << 20)
@@ -189,18 +189,19 @@ def _history(plan: Plan) -> list[Row]:
     folder = plan.out / "million"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        _fill(folder / "state")
+        count = plan.times(HISTORY, HISTORY, 10_000)
+        _fill(folder / "state", count)
         say("`ttft spikes` on it")
         with Ttftd(folder, LONG_HISTORY) as daemon:
             taken = median_s(lambda: spikes(daemon), plan.times(10, 50))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return [limit_row(f"{HISTORY:,} requests: `ttft spikes`", taken, 0.3, "s", 3)]
+    return [limit_row(f"{count:,} requests: `ttft spikes`", taken, 0.3, "s", 3)]
 
 
-def _fill(state: Path) -> None:
-    say(f"writing a history of {HISTORY:,} requests (about a minute)")
+def _fill(state: Path, count: int) -> None:
+    say(f"writing a history of {count:,} requests (a minute for a million)")
     state.mkdir(parents=True)
     store = Store(state / "history.db", max_age_days=100_000, max_mb=1_000_000, warn=say)
-    bulk.fill(store, answer_cases.warm(1), HISTORY, answer_cases.spike(1))
+    bulk.fill(store, answer_cases.warm(1), count, answer_cases.spike(1))
     store.close()

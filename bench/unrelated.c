@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A process that nobody watches. `unrelated FILE` (a cached file of 1 MiB or more) reads names
- * of works from stdin, does each, and answers with nanoseconds per operation.
+/* A process that nobody watches, on one processor. `unrelated CPU FILE` (a cached file of 1 MiB
+ * or more) reads lines `WORK COUNT` from stdin, does each, and answers with nanoseconds per
+ * operation by the clock and of processor time, and when it began and ended (CLOCK_MONOTONIC).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -8,17 +9,21 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MIB (1 << 20)
 #define PAGE 4096
+#define AROUND (16 * PAGE) /* a fault on a cached file maps as much around it */
 
 static int file_fd, socket_fd;
 static char buffer[128 << 10];
@@ -29,65 +34,137 @@ static void die(const char *what)
 	exit(1);
 }
 
-static double now_ns(void)
+static long now_ns(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e9 + t.tv_nsec;
+	return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-static void read_at(size_t size, long i)
+/* Of this process and of its children that ended. */
+static double cpu_ns(void)
 {
-	if (pread(file_fd, buffer, size, i * size % MIB) != (ssize_t)size)
-		die("pread");
+	struct rusage ended;
+	struct timespec own;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+	getrusage(RUSAGE_CHILDREN, &ended);
+	return (own.tv_sec + ended.ru_utime.tv_sec + ended.ru_stime.tv_sec) * 1e9 + own.tv_nsec +
+	       (ended.ru_utime.tv_usec + ended.ru_stime.tv_usec) * 1e3;
 }
 
-static void empty_syscall(long count)
+static long read_at(size_t size, long count)
 {
+	long began = now_ns();
+
+	for (long i = 0; i < count; i++)
+		if (pread(file_fd, buffer, size, i * size % MIB) != (ssize_t)size)
+			die("pread");
+	return now_ns() - began;
+}
+
+static long empty_syscall(long count)
+{
+	long began = now_ns();
+
 	for (long i = 0; i < count; i++)
 		syscall(SYS_getppid);
+	return now_ns() - began;
 }
 
-static void read_1(long count)
+static long read_1(long count)
 {
-	for (long i = 0; i < count; i++)
-		read_at(1, i);
+	return read_at(1, count);
 }
 
-static void read_4k(long count)
+static long read_4k(long count)
 {
-	for (long i = 0; i < count; i++)
-		read_at(PAGE, i);
+	return read_at(PAGE, count);
 }
 
-static void read_128k(long count)
+static long read_128k(long count)
 {
-	for (long i = 0; i < count; i++)
-		read_at(sizeof(buffer), i);
+	return read_at(sizeof(buffer), count);
 }
 
-static void fault(long count)
+static long faults(void)
 {
-	char *map = mmap(NULL, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			 -1, 0);
+	struct rusage used;
 
-	if (map == MAP_FAILED)
-		die("mmap");
-	madvise(map, count * PAGE, MADV_NOHUGEPAGE);
-	for (long i = 0; i < count; i++)
-		map[i * PAGE] = 1;
-	munmap(map, count * PAGE);
+	getrusage(RUSAGE_SELF, &used);
+	return used.ru_minflt;
 }
 
-static void tcp_message(long count)
+/* Touch each `stride` of a mapping of one MiB, again and again, until there were `count` faults;
+ * mapping and unmapping do not count.
+ */
+static long touch(long count, int fd, int flags, long stride)
 {
+	long took = 0, done = 0, wanted = MIB / stride;
+
+	while (done < count) {
+		char *map = mmap(NULL, MIB, PROT_READ | PROT_WRITE, flags, fd, 0);
+		long before = faults(), began;
+
+		if (map == MAP_FAILED)
+			die("mmap");
+		madvise(map, MIB, MADV_NOHUGEPAGE);
+		began = now_ns();
+		for (long at = 0; at < MIB; at += stride) {
+			if (fd < 0)
+				map[at] = 1;
+			else
+				(void)*(volatile char *)(map + at);
+		}
+		took += now_ns() - began;
+		if (faults() - before < wanted || faults() - before > wanted + 4)
+			die("faults");
+		done += wanted;
+		munmap(map, MIB);
+	}
+	return took * count / done;
+}
+
+static long anonymous_fault(long count)
+{
+	return touch(count, -1, MAP_PRIVATE | MAP_ANONYMOUS, PAGE);
+}
+
+static long file_fault(long count)
+{
+	return touch(count, file_fd, MAP_PRIVATE, AROUND);
+}
+
+static long tcp_message(long count)
+{
+	long began = now_ns();
+
 	for (long i = 0; i < count; i++) {
 		if (send(socket_fd, buffer, 64, 0) != 64)
 			die("send");
 		if (recv(socket_fd, buffer, 64, MSG_WAITALL) != 64)
 			die("recv");
 	}
+	return now_ns() - began;
+}
+
+static long fork_exec(long count)
+{
+	long began = now_ns();
+
+	for (long i = 0; i < count; i++) {
+		pid_t pid = fork();
+		int status;
+
+		if (pid == 0) {
+			execl("/bin/true", "true", NULL);
+			_exit(1);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+			die("fork and exec");
+	}
+	return now_ns() - began;
 }
 
 static void *echo(void *listener)
@@ -111,12 +188,12 @@ static void connect_echo(void)
 	pthread_t thread;
 	int one = 1;
 
-	listener = socket(AF_INET, SOCK_STREAM, 0);
+	listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (bind(listener, (void *)&addr, len) || listen(listener, 1))
 		die("listen");
 	getsockname(listener, (void *)&addr, &len);
 	pthread_create(&thread, NULL, echo, &listener);
-	socket_fd = socket(AF_INET, SOCK_STREAM, 0);
+	socket_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (connect(socket_fd, (void *)&addr, len))
 		die("connect");
 	setsockopt(socket_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -124,45 +201,53 @@ static void connect_echo(void)
 
 static const struct {
 	const char *name;
-	void (*work)(long count);
-	long count;
+	long (*work)(long count);
 } works[] = {
-	{"empty_syscall", empty_syscall, 200000},
-	{"read_1", read_1, 60000},
-	{"read_4k", read_4k, 40000},
-	{"read_128k", read_128k, 5000},
-	{"fault", fault, 20000},
-	{"tcp_message", tcp_message, 1500},
+	{"empty_syscall", empty_syscall}, {"read_1", read_1},	      {"read_4k", read_4k},
+	{"read_128k", read_128k},	  {"fault", anonymous_fault}, {"file_fault", file_fault},
+	{"tcp_message", tcp_message},	  {"fork_exec", fork_exec},
 };
 
-static void answer(const char *name)
+static void answer(const char *name, long count)
 {
 	for (unsigned i = 0; i < sizeof(works) / sizeof(*works); i++) {
-		double began = now_ns();
+		double cpu = cpu_ns();
+		long began = now_ns(), took;
 
 		if (strcmp(works[i].name, name))
 			continue;
-		works[i].work(works[i].count);
-		printf("%.3f\n", (now_ns() - began) / works[i].count);
+		took = works[i].work(count);
+		cpu = cpu_ns() - cpu;
+		printf("%.3f %.3f %ld %ld\n", (double)took / count, cpu / count, began, now_ns());
 		return;
 	}
-	printf("nan\n");
+	printf("unknown\n");
+}
+
+static void stay_on(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("sched_setaffinity");
 }
 
 int main(int argc, char **argv)
 {
-	char line[64];
+	char name[64];
+	long count;
 
-	file_fd = argc == 2 ? open(argv[1], O_RDONLY) : -1;
+	file_fd = argc == 3 ? open(argv[2], O_RDONLY | O_CLOEXEC) : -1;
 	if (file_fd < 0) {
-		fprintf(stderr, "usage: unrelated FILE\n");
+		fprintf(stderr, "usage: unrelated CPU FILE\n");
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IONBF, 0);
+	stay_on(atoi(argv[1]));
 	connect_echo();
-	while (fgets(line, sizeof(line), stdin)) {
-		line[strcspn(line, "\n")] = 0;
-		answer(line);
-	}
+	while (scanf("%63s %ld", name, &count) == 2)
+		answer(name, count);
 	return 0;
 }

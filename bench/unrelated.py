@@ -1,142 +1,233 @@
-"""What watching costs processes that have nothing to do with the server."""
+"""What watching costs processes that have nothing to do with the server.
+
+Each round has four blocks of short slices: beside a warm, quiet server and during a cold load,
+both with the daemon and without, the order turned round each time. A round gives one pair of
+medians for each work; the ratio is the median over rounds, its interval from drawing rounds.
+Time by the clock is judged, since that is what is felt; processor time, which other programs
+disturb less, is printed beside it.
+"""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import contextlib
+import os
+import statistics
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from itertools import cycle
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from bench.common import Asker, Plan, Row, ratio_row, router, say, watching
-from tests.workloads import pagecache
+from bench.common import SETTLE_S, Asker, Plan, Row, paired, say, spread, watching
+from bench.workload import WORKS, Slice, Unrelated, processors, workload
+from tests.workloads import llama, pagecache
+from tests.workloads.llama import Reply
 from tests.workloads.throttle import Throttle, ThrottleError
+from tests.workloads.ttftd import Ttftd
+from tests.workloads.waiting import wait_for
 
-SOURCE = Path(__file__).with_name("unrelated.c")
-WORKS = {
-    "empty_syscall": "empty syscall",
-    "read_1": "1-byte read",
-    "read_4k": "4 KiB read",
-    "read_128k": "128 KiB cached read",
-    "fault": "page fault",
-    "tcp_message": "small TCP message, another port",
+BUDGET = {
+    "quiet": {"empty_syscall": 1.02, "read_4k": 1.02, "fault": 1.02, "tcp_message": 1.02},
+    "cold": {"read_128k": 1.05},
 }
-QUIET_BUDGET = {"empty_syscall": 1.02, "read_4k": 1.02, "fault": 1.02, "tcp_message": 1.02}
-LOADING_BUDGET = {"read_128k": 1.05}
-SLOW_BYTES_PER_S = 60_000_000  # so that a load outlasts many passes
-BLOCK = 10
-Costs = defaultdict[str, list[float]]
+NAMED = {"quiet": "warm, quiet server", "cold": "during a cold load"}
+#: A hard disk's: a load takes about as long as the rest of the start.
+DISK_BYTES_PER_S = 200_000_000
+#: One thread, as the server has one processor.
+OPTIONS = ("-np", "1", "-t", "1", "-c", "4096")
+#: How long the daemon may take to let go of the probes it does not need beside a quiet server.
+CALM_S = 6.0
+
+#: Slices of one kind in one round, by work.
+Block = defaultdict[str, list[Slice]]
+#: Blocks by (quiet or cold, watched).
+Round = dict[tuple[str, bool], Block]
 
 
-class Unrelated:
-    """The workload process; `cost(work)` is ns per operation."""
+@dataclass
+class Seen:
+    """All rounds, and what the daemon was like meanwhile."""
 
-    def __init__(self, plan: Plan) -> None:
-        compiler = shutil.which("clang") or shutil.which("cc")
-        if compiler is None:
-            raise FileNotFoundError("a C compiler is needed: apt-get install clang")
-        binary = plan.out / "unrelated"
-        subprocess.run([compiler, "-O2", "-pthread", SOURCE, "-o", binary], check=True)
-        file = plan.out / "cached.bin"
-        file.write_bytes(b"\x5a" * (2 << 20))
-        self._process = subprocess.Popen(
-            [binary, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def cost(self, work: str) -> float:
-        """Do it once."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{work}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
-
-
-@contextmanager
-def workload(plan: Plan) -> Iterator[Unrelated]:
-    """The process, ended afterwards."""
-    process = Unrelated(plan)
-    try:
-        yield process
-    finally:
-        process.close()
+    rounds: list[Round] = field(default_factory=list)
+    attached: set[str] = field(default_factory=set)
+    ttft_ms: list[float] = field(default_factory=list)
+    load_ms: list[float] = field(default_factory=list)
 
 
 def run(plan: Plan) -> Iterator[Row]:
-    """Beside a warm quiet server, then during cold loads."""
-    with workload(plan) as process:
-        with router(plan) as asker:
-            asker.warm("alpha")
-            yield from _quiet(plan, process, asker.server.port)
+    """All rounds on one router, then the rows."""
+    count = plan.times(28, 100)
+    say(f"unrelated processes: {count} rounds of some 12 s")
+    own, servers = processors()
+    seen = Seen()
+    with workload(plan.out, own) as process, _slow_router(plan, servers) as (asker, slow):
+        asker.warm("alpha", 1)
+        bench = _Bench(plan, process, asker, seen)
+        for number in range(count):
+            seen.rounds.append(bench.round(first=number % 2 == 0))
+            if number % 5 == 4:
+                say(f"  {number + 1} of {count} rounds")
+    for when in NAMED:
+        yield from _rows(when, seen.rounds)
+    yield _conditions(seen, slow)
+
+
+@contextmanager
+def _slow_router(plan: Plan, cpus: set[int]) -> Iterator[tuple[Asker, str]]:
+    """A router on its own processors, its disk as slow as a hard disk where that can be had."""
+    log = plan.out / "router.log"
+    with (
+        contextlib.ExitStack() as stack,
+        llama.router(plan.models, 1, *OPTIONS, log=log) as server,
+    ):
+        for task in os.listdir(f"/proc/{server.pid}/task"):
+            os.sched_setaffinity(int(task), cpus)
+        slow = f"disk held to {DISK_BYTES_PER_S // 1_000_000} MB/s"
         try:
-            with Throttle(plan.models / "alpha.gguf", "ttft-bench") as throttle:
-                yield from _loading(plan, process, throttle)
+            throttle = stack.enter_context(Throttle(plan.models / "alpha.gguf", "ttft-bench"))
+            throttle.add(server.pid)
+            throttle.limit(DISK_BYTES_PER_S)
         except ThrottleError as error:
-            yield Row("unrelated processes during a cold load", f"not measured: {error}")
+            slow = f"disk at its own speed: {error}"
+        yield Asker(server), slow
 
 
-def _quiet(plan: Plan, process: Unrelated, port: int) -> list[Row]:
-    count = plan.times(100, 200)
-    say(f"unrelated processes beside a quiet server: {count} pairs")
-    watched, control = Costs(list), Costs(list)
-    for number in range(count // BLOCK):
-        for on in (True, False) if number % 2 else (False, True):
-            with watching(plan, port) if on else nullcontext():
-                for _ in range(BLOCK):
-                    _pass(process, watched if on else control)
-        say(f"  {(number + 1) * BLOCK} of {count} pairs")
-    return _rows("quiet server", watched, control, QUIET_BUDGET)
+class _Bench:
+    """Does the rounds."""
+
+    def __init__(self, plan: Plan, process: Unrelated, asker: Asker, seen: Seen) -> None:
+        self._plan = plan
+        self._process = process
+        self._asker = asker
+        self._seen = seen
+        self._loaded = "alpha"
+        self._passes = plan.times(20, 20, 2)
+
+    def round(self, first: bool) -> Round:
+        """One round; `first`: the watched half comes first."""
+        found: Round = {}
+        for watched in (first, not first):
+            if watched:
+                with watching(self._plan, self._asker.server.port) as daemon:
+                    self._seen.attached = calm(daemon)
+                    found["quiet", True] = self._quiet()
+                    found["cold", True], reply = self._cold()
+                    self._note(daemon, reply)
+            else:
+                time.sleep(SETTLE_S / 5)
+                found["quiet", False] = self._quiet()
+                found["cold", False], _ = self._cold()
+        return found
+
+    def _quiet(self) -> Block:
+        block = Block(list)
+        for _ in range(self._passes):
+            for work in WORKS:
+                block[work].append(self._process.do(work))
+        return block
+
+    def _cold(self) -> tuple[Block, Reply]:
+        """Slices that lie between the request and its first token: a switch to the other model."""
+        model = {"alpha": "beta", "beta": "alpha"}[self._loaded]
+        self._loaded = model
+        pagecache.drop(self._plan.models / f"{model}.gguf")
+        slices: list[tuple[str, Slice]] = []
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(self._asker.warm, model, 1)
+            while not asked.done():
+                slices += [(work, self._process.do(work)) for work in WORKS if not asked.done()]
+            reply = asked.result()
+        block = Block(list)
+        for work, one in slices:
+            assert reply.first_token_ns is not None
+            if reply.sent_ns <= one.began_ns and one.ended_ns <= reply.first_token_ns:
+                block[work].append(one)
+        return block, reply
+
+    def _note(self, daemon: Ttftd, reply: Reply) -> None:
+        (item,) = daemon.explained([reply])
+        self._seen.ttft_ms.append(item["ttft_ms"])
+        self._seen.load_ms.append(item["phases_ms"]["load"])
 
 
-def _pass(process: Unrelated, costs: Costs) -> None:
-    for work in WORKS:
-        costs[work].append(process.cost(work))
+def calm(daemon: Ttftd) -> set[str]:
+    """Wait until it has let go of what it needs for a start only, or will not; what is left."""
+    began = attached(daemon)
+    with contextlib.suppress(TimeoutError):
+        wait_for(lambda: attached(daemon) != began, CALM_S, "probes to go", 0.2)
+    time.sleep(SETTLE_S / 5)
+    return attached(daemon)
 
 
-def _loading(plan: Plan, process: Unrelated, throttle: Throttle) -> list[Row]:
-    """The control is the same load, untraced."""
-    count = plan.times(100, 300)
-    say(f"unrelated processes during cold loads: {count} pairs")
-    watched, control = Costs(list), Costs(list)
-    models = cycle(("beta", "alpha"))
-    with router(plan) as asker:
-        throttle.add(asker.server.pid)
-        throttle.limit(SLOW_BYTES_PER_S)
-        on = False
-        while len(control["read_128k"]) < count or len(watched["read_128k"]) < count:
-            with watching(plan, asker.server.port) if on else nullcontext():
-                _during_load(plan, asker, next(models), process, watched if on else control)
-            on = not on
-            say(f"  {min(len(control['read_128k']), count)} of {count} pairs")
-        throttle.limit(None)
-    return _rows("cold load", _cut(watched, count), _cut(control, count), LOADING_BUDGET)
+def attached(daemon: Ttftd) -> set[str]:
+    """Groups of probes that are attached now."""
+    return {probe["group"] for probe in daemon.get("/v1/status")["probes"] if probe["attached"]}
 
 
-def _during_load(plan: Plan, asker: Asker, model: str, process: Unrelated, costs: Costs) -> None:
-    """Passes while the weights come in: from the first page cached to the last."""
-    path = plan.models / f"{model}.gguf"
-    size = path.stat().st_size
-    pagecache.drop(path)
-    with ThreadPoolExecutor(1) as threads:
-        reply = threads.submit(asker.warm, model, 1)
-        while not reply.done():
-            if 0 < pagecache.cached_bytes(path) < size:
-                _pass(process, costs)
-        reply.result()
+def _rows(when: str, rounds: list[Round]) -> list[Row]:
+    return [_row(when, work, rounds) for work in WORKS]
 
 
-def _cut(costs: Costs, count: int) -> Costs:
-    return Costs(list, {work: found[:count] for work, found in costs.items()})
+def _row(when: str, work: str, rounds: list[Round]) -> Row:
+    """Rounds in which both halves had slices of this work."""
+    halves = [(r[when, True][work], r[when, False][work]) for r in rounds]
+    halves = [(watched, control) for watched, control in halves if watched and control]
+    budget = BUDGET[when].get(work)
+    what = f"{WORKS[work][0]}, {NAMED[when]}"
+    if not halves:
+        return Row(what, "no slices", "-", None if budget is None else False)
+    found = paired([_cost(w) for w, _ in halves], [_cost(c) for _, c in halves])
+    own = paired([_cpu(w) for w, _ in halves], [_cpu(c) for _, c in halves])
+    watched_all = [one for watched, _ in halves for one in watched]
+    control_all = [one for _, control in halves for one in control]
+    wide = spread([one.ns_per_op for one in control_all])
+    return Row(
+        what,
+        f"{_cost(control_all):,.0f} -> {_cost(watched_all):,.0f} ns: {found}, "
+        f"processor time {own.value:.3f}, spread {100 * wide:.0f} %",
+        "-" if budget is None else f"{budget:.2f}",
+        None if budget is None else found.low <= budget,
+        {
+            "ratio": found.value,
+            "low": found.low,
+            "high": found.high,
+            "rounds": found.pairs,
+            "slices": len(watched_all),
+            "control_slices": len(control_all),
+            "budget": budget,
+            "ns": _cost(watched_all),
+            "control_ns": _cost(control_all),
+            "cpu_ratio": own.value,
+            "cpu_low": own.low,
+            "cpu_high": own.high,
+            "cpu_ns": _cpu(watched_all),
+            "control_cpu_ns": _cpu(control_all),
+            "control_spread": wide,
+        },
+    )
 
 
-def _rows(when: str, watched: Costs, control: Costs, budget: dict[str, float]) -> list[Row]:
-    return [
-        ratio_row(f"{name}, {when}", watched[work], control[work], budget.get(work))
-        for work, name in WORKS.items()
-    ]
+def _cost(slices: list[Slice]) -> float:
+    return statistics.median(one.ns_per_op for one in slices)
+
+
+def _cpu(slices: list[Slice]) -> float:
+    return statistics.median(one.cpu_ns_per_op for one in slices)
+
+
+def _conditions(seen: Seen, slow: str) -> Row:
+    """What the figures above were measured under."""
+    share = 100 * sum(seen.load_ms) / sum(seen.ttft_ms)
+    ttft = statistics.median(seen.ttft_ms)
+    return Row(
+        "cold loads above",
+        f"TTFT {ttft:,.0f} ms, weights coming in {share:.0f} % of it; {slow}",
+        data={
+            "ttft_ms": ttft,
+            "load_percent": share,
+            "disk": slow,
+            "attached_quiet": sorted(seen.attached),
+            "order": "each round: quiet and cold, watched and not, the watched half first in turn",
+        },
+    )

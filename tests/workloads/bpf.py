@@ -5,16 +5,23 @@ Apart from the loader under test on purpose: a reference that the tool did not m
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 _NR_BPF = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD = 5
 _PROG_GET_NEXT_ID = 11
+_PROG_GET_FD_BY_ID = 13
+_MAP_GET_FD_BY_ID = 14
+_OBJ_GET_INFO_BY_FD = 15
+_INFO_SIZE = 256
 _LINK_GET_NEXT_ID = 31
 _RAW_TRACEPOINT = 17
 _RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -71,18 +78,79 @@ def link_ids() -> set[int]:
     return set(_ids(_LINK_GET_NEXT_ID))
 
 
-def held(pid: int) -> tuple[set[int], set[int]]:
-    """Ids of the programs and of the links that a process has descriptors for."""
-    programs: set[int] = set()
-    links: set[int] = set()
+def _fdinfo(pid: int) -> Iterator[dict[str, str]]:
+    """What the kernel says of each descriptor of a process."""
     for info in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             lines = info.read_text().splitlines()
         except FileNotFoundError:
             continue  # closed since
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        yield {k: v.strip() for k, _, v in (line.partition(":") for line in lines)}
+
+
+def held(pid: int) -> tuple[set[int], set[int]]:
+    """Ids of the programs and of the links that a process has descriptors for."""
+    programs: set[int] = set()
+    links: set[int] = set()
+    for fields in _fdinfo(pid):
         if "link_id" in fields:
             links.add(int(fields["link_id"]))
         if "prog_id" in fields:
             programs.add(int(fields["prog_id"]))
     return programs, links
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A loaded program, and how it ran while the kernel counted. `missed`: runs left out."""
+
+    name: str
+    run_ns: int
+    runs: int
+    missed: int
+    instructions: int
+
+
+def _object(get_fd: int, id_: int) -> bytes:
+    """The kernel's information about a program or map (struct bpf_prog_info, bpf_map_info)."""
+    fd, _ = _bpf(get_fd, struct.pack("<I", id_))
+    try:
+        info = ctypes.create_string_buffer(_INFO_SIZE)
+        _bpf(_OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, _INFO_SIZE, ctypes.addressof(info)))
+        return info.raw
+    finally:
+        os.close(fd)
+
+
+def ran(ids: Iterable[int]) -> dict[int, Ran]:
+    """Each of these programs; one that is gone is left out."""
+    found = {}
+    for id_ in ids:
+        with contextlib.suppress(FileNotFoundError):
+            info = _object(_PROG_GET_FD_BY_ID, id_)
+            name = info[64:80].split(b"\0")[0].decode()
+            run_ns, runs, missed, instructions = struct.unpack_from("<QQQI", info, 192)
+            found[id_] = Ran(name, run_ns, runs, missed, instructions)
+    return found
+
+
+def map_memory(pid: int) -> dict[str, int]:
+    """Kernel memory of the maps a process has descriptors for, in bytes, by name."""
+    found: dict[int, tuple[str, int]] = {}
+    for fields in _fdinfo(pid):
+        if "map_id" in fields and "memlock" in fields:
+            id_ = int(fields["map_id"])
+            with contextlib.suppress(FileNotFoundError):
+                name = _object(_MAP_GET_FD_BY_ID, id_)[24:40].split(b"\0")[0].decode()
+                found[id_] = (name, int(fields["memlock"]))
+    sizes: dict[str, int] = {}
+    for name, size in found.values():
+        sizes[name] = sizes.get(name, 0) + size
+    return sizes
+
+
+def program_memory(pid: int) -> int:
+    """Kernel memory of the programs a process has descriptors for, in bytes."""
+    found = {f["prog_id"]: int(f["memlock"]) for f in _fdinfo(pid) if "memlock" in f
+             and "prog_id" in f and "link_id" not in f}  # fmt: skip
+    return sum(found.values())
