@@ -1,18 +1,27 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench wheel clean setup setup-demo setup-bench bpf
+.PHONY: help demo test test-vm test-vm-renew test-all lint bench wheel clean setup setup-demo setup-bench setup-vm setup-all bpf
 
 PYTHON := .venv/bin/python
 DEMO := --out build/demo --models build/models
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: setup-demo bpf ## set up, drive a real server through nine scenarios, explain each first token
 	@$(PYTHON) -m demo $(DEMO)
 
 test: setup-demo bpf ## set up, then linters and all tests this machine can run
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-vm: setup-vm bpf ## set up, then boot each kernel of tests/vm/kernels.toml, emulated
+	@TTFT_VM_KERNELS="$(KERNELS)" $(PYTHON) -m pytest -m vm tests/vm $(ARGS)
+
+test-vm-renew: setup-vm bpf ## the same, and take what comes as what is expected
+	@TTFT_VM_RENEW=1 TTFT_VM_KERNELS="$(KERNELS)" $(PYTHON) -m pytest -m vm tests/vm $(ARGS)
+
+test-all: setup-all bpf ## make test, then make test-vm, as one run
+	@$(PYTHON) -m pytest -m "vm or not vm" $(ARGS)
 
 lint: setup bpf ## ruff, mypy --strict, clang-format
 	@$(PYTHON) -m pytest -q tests/lint
@@ -36,6 +45,12 @@ setup-demo:
 
 setup-bench:
 	@scripts/setup.sh bench
+
+setup-vm:
+	@scripts/setup.sh vm
+
+setup-all:
+	@scripts/setup.sh all
 
 bpf: build/bpf.stamp
 

@@ -5,17 +5,22 @@
 #   scripts/setup.sh test     what the build and the tests without the real server need
 #   scripts/setup.sh demo     and the real server with two models
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
+#   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
+#   scripts/setup.sh all      what all tests need
 set -eu
 cd "$(dirname "$0")/.."
 
 what=${1:-test}
 extras=test
 packages="clang llvm libbpf-dev libbpf1 linux-libc-dev"
+vm_packages="qemu-system-x86 mmdebstrap kmod e2fsprogs"
 case $what in
 test) ;;
 demo) extras=test,demo ;;
 bench) extras=test,demo packages="$packages strace bpftrace" ;;
-*) echo "usage: scripts/setup.sh test|demo|bench" >&2 && exit 2 ;;
+vm) packages="$packages $vm_packages" ;;
+all) extras=test,demo packages="$packages $vm_packages" ;;
+*) echo "usage: scripts/setup.sh test|demo|bench|vm|all" >&2 && exit 2 ;;
 esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -96,6 +101,6 @@ if [ "$(cat .venv/setup.stamp 2>/dev/null)" != "$stamp" ]; then
 		fail "pip could not install what pyproject.toml names" "see the lines above"
 	echo "$stamp" >.venv/setup.stamp
 fi
-if [ $what != test ]; then
+if [ $extras != test ]; then
 	.venv/bin/python -m tests.workloads.models build/models
 fi

@@ -10,9 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+#: What was not used for so long is not worth its room, seconds.
+_KEEP_S = 7 * 24 * 3600
 
 
 class BuildError(Exception):
@@ -41,27 +45,45 @@ def lock(name: str) -> Iterator[None]:
 
 
 def built(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `name`; made by `build(empty folder)` if it is not there yet.
+    """The folder `name`, KIND-DIGEST; made by `build(empty folder)` if it is not there yet.
 
-    It appears whole or not at all, and is made once however many ask.
+    It appears whole or not at all, and is made once however many ask. Others of its kind that
+    were not used for a week go.
     """
     final = root() / name
-    if final.exists():
-        return final
     with lock(name):
-        if final.exists():
-            return final
-        for left in root().glob(f"{name}.tmp*"):  # of a build that was aborted
-            shutil.rmtree(left)
-        work = Path(tempfile.mkdtemp(prefix=f"{name}.tmp", dir=root()))
-        try:
-            work.chmod(0o755)
-            say(f"building {name}")
-            build(work)
-            work.rename(final)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        if not final.exists():
+            for left in root().glob(f"{name}.tmp*"):  # of a build that was aborted
+                shutil.rmtree(left)
+            _build(final, build)
+            _forget(final)
+        os.utime(final)
     return final
+
+
+def _build(final: Path, build: Callable[[Path], None]) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f"{final.name}.tmp", dir=root()))
+    try:
+        work.chmod(0o755)
+        say(f"building {final.name}")
+        build(work)
+        work.rename(final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _forget(new: Path) -> None:
+    kind = new.name.rpartition("-")[0]
+    for other in root().glob(f"{kind}-*"):
+        if other.name.rpartition("-")[0] == kind and time.time() - other.stat().st_mtime > _KEEP_S:
+            shutil.rmtree(other)
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file that others see whole or not at all."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:

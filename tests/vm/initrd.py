@@ -17,7 +17,7 @@ MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "9pnet_virtio",
 INIT = Path(__file__).parent / "guest" / "initrd.sh"
 
 
-class _Archive:
+class Archive:
     """A cpio archive in the format that the kernel reads."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def _padded(data: bytes) -> bytes:
 
 def make(tree: Path, version: str, busybox: Path) -> bytes:
     """The initrd of the kernel whose modules lie in `tree`/lib/modules/`version`."""
-    archive = _Archive()
+    archive = Archive()
     for folder in ("bin", "dev", "proc", "sys", "new", "modules"):
         archive.add(folder, stat.S_IFDIR | 0o755)
     archive.add("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))

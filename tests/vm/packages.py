@@ -15,6 +15,7 @@ from tests.vm.cache import BuildError, run
 
 #: Package lists older than this are fetched again, seconds.
 _LISTS_AGE_S = 24 * 3600
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _SPLIT_KERNEL = re.compile(r"linux-(image|base|binary|modules)-\d")
 
 
@@ -44,17 +45,19 @@ class Mirror:
 def mirror() -> Mirror:
     """The mirror that this Debian machine's own packages come from."""
     release = platform.freedesktop_os_release()
-    form = "$(REPO_URI)|$(RELEASE)|$(CODENAME)|$(COMPONENT)|$(SIGNED_BY)"
-    targets = run("apt-get", "indextargets", "--format", form, "Created-By: Packages")
-    for line in targets.splitlines():
-        uri, suite, codename, component, keyring = line.split("|")
-        own = release.get("VERSION_CODENAME")
-        if component == "main" and own in (suite, codename) and suite == suite.partition("-")[0]:
-            return Mirror(uri, keyring if keyring.startswith("/") else None)
-    raise BuildError(
-        f"apt here has no Debian mirror for {release.get('PRETTY_NAME')}: "
-        "the guests are made from the machine's own package sources"
-    )
+    found = find_mirror(run("apt-get", "update", "--print-uris"), release.get("VERSION_CODENAME"))
+    if found is None:
+        raise BuildError(
+            f"apt has no Debian mirror here ({release.get('PRETTY_NAME')}): "
+            "the guests are made from the machine's own package sources"
+        )
+    return Mirror(found, str(_KEYRING) if _KEYRING.exists() else None)
+
+
+def find_mirror(uris: str, codename: str | None) -> str | None:
+    """The first among apt's list of files that has the section `main` of this release."""
+    found = re.search(rf"^'(\S+?)/dists/{codename}/main/binary-", uris, re.MULTILINE)
+    return found[1] if found else None
 
 
 class Suite:
@@ -83,32 +86,46 @@ class Suite:
         return [text for name, value in settings.items() for text in ("-o", f"{name}={value}")]
 
     def _refresh(self) -> None:
+        """Fetches the list, if that is a day old; without a network, an old one must do."""
         stamp, sources = self._folder / "fetched", mirror().line(self.suite) + "\n"
         with cache.lock(f"apt-{self.suite}-{self.arch}"):
-            fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < _LISTS_AGE_S
-            if fresh and (self._folder / "sources.list").read_text() == sources:
+            there = stamp.exists() and (self._folder / "sources.list").read_text() == sources
+            if there and time.time() - stamp.stat().st_mtime < _LISTS_AGE_S:
                 return
-            for part in ("state/lists/partial", "cache/archives/partial"):
+            for part in ("state/lists/partial", "cache/archives/partial", "answers"):
                 (self._folder / part).mkdir(parents=True, exist_ok=True)
             (self._folder / "sources.list").write_text(sources)
             (self._folder / "status").touch()
             try:
                 run("apt-get", *self._options(), "--error-on=any", "update")
             except BuildError as error:
-                raise BuildError(
-                    f"the package list of {self.suite} cannot be had: {error}"
-                ) from None
+                if not there:
+                    stamp.unlink(missing_ok=True)
+                    raise BuildError(
+                        f"cannot get the package list of {self.suite}: {error}"
+                    ) from None
+                cache.say(f"cannot get a new package list of {self.suite}, the old one is used")
+                return
+            for answer in (self._folder / "answers").iterdir():
+                answer.unlink()
             stamp.touch()
 
     def find(self, *names: str) -> list[Package]:
         """The newest of each of these names."""
-        asked = ["show", "--no-all-versions", *names]
+        answer = self._folder / "answers" / cache.digest(*names)
+        try:  # asking apt takes most of a second
+            text = answer.read_text()
+        except FileNotFoundError:
+            text = self._ask(names)
+            cache.write(answer, text)
+        return [_package(part) for part in text.strip().split("\n\n")]
+
+    def _ask(self, names: tuple[str, ...]) -> str:
         try:
-            text = run("apt-cache", *self._options(), *asked)
+            return run("apt-cache", *self._options(), "show", "--no-all-versions", *names)
         except BuildError:
             wanted = " ".join(names)
             raise BuildError(f"{self.suite} does not have {wanted} for {self.arch}") from None
-        return [_package(part) for part in text.strip().split("\n\n")]
 
     def kernel(self, package: str) -> list[Package]:
         """The packages that a kernel's package stands for."""
