@@ -22,7 +22,7 @@ from demo.scenarios import WARMUP, Sent, drive
 from tests.workloads import bpf, llama
 from tests.workloads.throttle import Throttle, ThrottleError
 from tests.workloads.ttftd import UNIT_NICE, Ttftd, matched, ttft
-from tracer import render, render_show
+from tracer import render, render_show, render_spikes
 
 RECORDING = Path(__file__).parent / "recording.ndjson.gz"
 SENT = Path(__file__).parent / "recording.sent.json"
@@ -188,7 +188,7 @@ def present(cases: Sequence[Case], detail: Json, size: int) -> bool:
     for line in (*report.phases(shown), "", *report.verdicts(shown)):
         say(line)
     say("\n$ ttft spikes")
-    for line in render.spikes([c.answer for c in shown if c.answer["spike"]["is_spike"]]):
+    for line in render_spikes.spikes([c.answer for c in shown if c.answer["spike"]["is_spike"]]):
         say(line)
     say(f"\n$ ttft show {detail['id']}        # cold_switch")
     for line in render_show.show(detail):

@@ -22,18 +22,20 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tracer import answers, answers_state
+from tracer import answers, answers_state, summary
 from tracer.answers import Json, dumps
 from tracer.answers_state import Fact, ModelSeen, Status
 from tracer.api_metrics import Metrics
+from tracer.api_query import Missing, WrongQuery, duration_ns, last, number, query, since_ns
 from tracer.api_socket import Place
 from tracer.api_streams import SlowReader, with_heartbeat
 from tracer.errors import StoreError, TtftError
-from tracer.render_units import DURATION_HELP, parse_duration
 from tracer.store import Store
 
 LAST_DEFAULT = 20
 LAST_MAX = 10_000
+SUMMED_MAX = 10_000
+DAY_NS = 86_400_000_000_000
 TRACE_MAX = 500
 THREADS = 2
 CONNECTIONS_MAX = 64
@@ -63,14 +65,6 @@ class Backend(Protocol):
         """A recording, in chunks of whole lines, context first; see `records_fanout`."""
 
 
-class WrongQuery(TtftError):
-    """A request that cannot be answered as asked; 400."""
-
-
-class Missing(TtftError):
-    """No such thing; 404."""
-
-
 def _json(body: bytes, status: int = 200) -> Response:
     return Response(body + b"\n", status, media_type="application/json")
 
@@ -84,50 +78,6 @@ def _list(batches: Iterable[list[bytes]]) -> Iterator[bytes]:
     yield b"]" if before == b",\n" else b"[]"
 
 
-def _query(request: Request, *allowed: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, value in request.query_params.multi_items():
-        if key not in allowed:
-            names = ", ".join(allowed) or "none"
-            raise WrongQuery(f"unknown parameter {key[:40]!r}", f"accepted here: {names}")
-        if key in found:
-            raise WrongQuery(f"{key!r} is given twice", "give it once")
-        found[key] = value
-    return found
-
-
-def _last(query: dict[str, str], default: int, most: int) -> int:
-    text = query.get("last")
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
-        raise WrongQuery(f"last={text[:40]!r} is out of range", f"a number from 1 to {most}")
-    return int(text)
-
-
-def _duration_ns(query: dict[str, str], key: str) -> int | None:
-    text = query.get(key)
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise WrongQuery(f"{key}: {error}", DURATION_HELP) from None
-
-
-def _since(query: dict[str, str]) -> int | None:
-    duration_ns = _duration_ns(query, "since")
-    return None if duration_ns is None else time.time_ns() - duration_ns
-
-
-def _id(request: Request) -> int:
-    text = request.path_params["id"]
-    # Longer ones do not fit the integers of SQLite.
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise WrongQuery(f"{text[:40]!r} is not an id", "ids are numbers: see /v1/requests")
-    return int(text)
-
-
 class _Routes:
     """One method a route. The plain ones run in a worker thread."""
 
@@ -136,7 +86,7 @@ class _Routes:
         self._streams = {"events": 0, "records": 0}
 
     def status(self, request: Request) -> Response:
-        _query(request)
+        query(request)
         return _json(dumps(answers_state.status(self._backend.status())))
 
     def requests(self, request: Request) -> Response:
@@ -146,12 +96,12 @@ class _Routes:
         return self._listing(request, spikes_only=True)
 
     def _listing(self, request: Request, *, spikes_only: bool) -> Response:
-        query = _query(request, "last", "since", "model")
+        asked = query(request, "last", "since", "model")
         store = self._backend.store
         found = store.find(
-            last=_last(query, LAST_MAX if "since" in query else LAST_DEFAULT, LAST_MAX),
-            since_ns=_since(query),
-            model=query.get("model"),
+            last=last(asked, LAST_MAX if "since" in asked else LAST_DEFAULT, LAST_MAX),
+            since_ns=since_ns(asked),
+            model=asked.get("model"),
             spikes_only=spikes_only,
         )
         if len(found) <= LAST_DEFAULT:
@@ -159,44 +109,63 @@ class _Routes:
         # Piece by piece: ten thousand answers are more than the daemon may weigh.
         return StreamingResponse(_list(store.answers(found)), media_type="application/json")
 
+    def summary(self, request: Request) -> Response:
+        asked = query(request, "since", "model")
+        until = time.time_ns()
+        since, model = since_ns(asked) or until - DAY_NS, asked.get("model")
+        store = self._backend.store
+        found = store.find(SUMMED_MAX, since, model, spikes_only=True)
+        sums = summary.Sums()
+        for spike in summary.slow(store.answers(found)):
+            sums.add(spike)
+        answer = summary.answer(
+            store.counts(since, model),
+            sums,
+            since_ns=since,
+            until_ns=until,
+            model=model,
+            whole=len(found) < SUMMED_MAX,
+        )
+        return _json(dumps(answer))
+
     def one(self, request: Request) -> Response:
-        number = _id(request)
-        _query(request)
-        found = self._backend.store.get(number)
+        wanted = number(request)
+        query(request)
+        found = self._backend.store.get(wanted)
         if found is None:
-            raise self._no_request(number)
+            raise self._no_request(wanted)
         return _json(found)
 
-    def _no_request(self, number: int) -> Missing:
-        return Missing(f"no request {number}", "ttft requests lists those that are kept")
+    def _no_request(self, wanted: int) -> Missing:
+        return Missing(f"no request {wanted}", "ttft requests lists those that are kept")
 
     def trace_of(self, request: Request) -> Response:
-        number = _id(request)
-        _query(request)
-        if self._backend.store.evidence(number) is None:
-            raise self._no_request(number)
-        return _json(self._backend.export([number]))
+        wanted = number(request)
+        query(request)
+        if self._backend.store.evidence(wanted) is None:
+            raise self._no_request(wanted)
+        return _json(self._backend.export([wanted]))
 
     def trace(self, request: Request) -> Response:
-        query = _query(request, "since", "last")
-        last = _last(query, TRACE_MAX, TRACE_MAX)
-        return _json(self._backend.export(self._backend.store.find(last, _since(query))))
+        asked = query(request, "since", "last")
+        ids = self._backend.store.find(last(asked, TRACE_MAX, TRACE_MAX), since_ns(asked))
+        return _json(self._backend.export(ids))
 
     def models(self, request: Request) -> Response:
-        _query(request)
+        query(request)
         return _json(dumps([answers_state.model(seen) for seen in self._backend.models()]))
 
     def doctor(self, request: Request) -> Response:
-        _query(request)
+        query(request)
         return _json(dumps(answers_state.doctor(self._backend.doctor(), daemon=True)))
 
     def metrics(self, request: Request) -> Response:
-        _query(request)
+        query(request)
         text = self._backend.metrics.text(self._backend.status().lost)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def events(self, request: Request) -> Response:
-        _query(request)
+        query(request)
         self._check_streams("events")
         items = self._counted(
             "events", _sse(with_heartbeat(self._backend.events(), HEARTBEAT_S, b""))
@@ -204,11 +173,11 @@ class _Routes:
         return StreamingResponse(items, media_type="text/event-stream")
 
     async def records(self, request: Request) -> Response:
-        duration_ns = _duration_ns(_query(request, "for"), "for")
+        length_ns = duration_ns(query(request, "for"), "for")
         self._check_streams("records")
         items = self._backend.records()
-        if duration_ns is not None:
-            items = _for(items, duration_ns / 1e9)
+        if length_ns is not None:
+            items = _for(items, length_ns / 1e9)
         items = self._counted("records", items)
         return StreamingResponse(items, media_type="application/x-ndjson")
 
@@ -270,6 +239,7 @@ ROUTES = {
     "/v1/status": _Routes.status,
     "/v1/requests": _Routes.requests,
     "/v1/spikes": _Routes.spikes,
+    "/v1/summary": _Routes.summary,
     "/v1/requests/{id}": _Routes.one,
     "/v1/requests/{id}/trace": _Routes.trace_of,
     "/v1/trace": _Routes.trace,

@@ -16,9 +16,10 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 COMMANDS = {
     "status": "listing",
     "requests": "listing",
-    "spikes": "listing",
+    "spikes": "spikes",
     "show": "listing",
     "models": "listing",
+    "watch": "watch",
     "export": "files",
     "record": "files",
     "replay": "files",

@@ -16,6 +16,10 @@ TIMEOUT_S = 10.0
 NO_DAEMON = 3
 
 
+class UnknownPath(TtftError):
+    """A daemon that does not know what is asked: another version than ours."""
+
+
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str, timeout_s: float | None) -> None:
         super().__init__("ttft", timeout=timeout_s)
@@ -57,7 +61,7 @@ class Client:
             connection.request("GET", _target(path, query), headers={"Connection": "close"})
             response = connection.getresponse()
             if response.status != http.client.OK:
-                raise _refusal(response)
+                raise _refusal(response, path)
             yield response
         except http.client.IncompleteRead as error:
             raise TtftError("the daemon ended its answer early", "is it stopping?") from error
@@ -82,7 +86,9 @@ class Client:
             )
         if error.errno in (errno.EACCES, errno.EPERM):
             return TtftError(
-                f"no permission to use {self._path}", "use sudo, or join the group ttft"
+                f"no permission to use {self._path}",
+                "use sudo, or join the group ttft: sudo usermod -aG ttft $USER, "
+                "then log out and in again",
             )
         hint = "start it with: sudo systemctl start ttftd (or: sudo ttftd run)"
         if error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
@@ -97,10 +103,15 @@ def _target(path: str, query: Mapping[str, object]) -> str:
     return quote(path, safe="/") + ("?" + "&".join(pairs) if pairs else "")
 
 
-def _refusal(response: http.client.HTTPResponse) -> TtftError:
+def _refusal(response: http.client.HTTPResponse, path: str) -> TtftError:
     body = response.read(65536)
     try:
         answer = json.loads(body)
+        if response.status == http.client.NOT_FOUND and answer["error"] == "not found":
+            return UnknownPath(
+                f"this ttftd does not know {path}: it is older than ttft",
+                "restart it after the update: sudo systemctl restart ttftd",
+            )
         return TtftError(str(answer["error"]), answer.get("hint"))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = f"the daemon refused: {response.status} {response.reason}"

@@ -1,13 +1,14 @@
 """Answers as text: listings. At most 80 columns, whatever the answers hold.
 
-Functions take the JSON objects of the interface and return lines. `show` is in
-render_show.py, status and doctor are in render_state.py.
+Functions take the JSON objects of the interface and return lines. `zone` None is the local one;
+`now` None leaves out how long ago something was. `show` is in render_show.py, spikes are in
+render_spikes.py, status and doctor in render_state.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from typing import Any
 
 from tracer.render_units import duration, fit, left, right, size, width, wrap
@@ -16,9 +17,23 @@ COLUMNS = 80
 
 Json = dict[str, Any]
 Paint = Callable[[str, str], str]
-"""(kind of text, text) to the text with or without colour; kinds: bad, good, dim, head."""
+"""(kind of text, text) to the text with or without colour; kinds: bad, good, dim, head, and the
+name of each phase."""
 
-_COLOURS = {"bad": "31", "good": "32", "dim": "2", "head": "1"}
+_COLOURS = {
+    "bad": "31",
+    "good": "32",
+    "dim": "2",
+    "head": "1",
+    "queue": "33",
+    "evict": "35",
+    "spawn": "34",
+    "load": "36",
+    "transfer": "96",
+    "init": "95",
+    "prefill": "32",
+    "other": "31",
+}
 
 
 def plain(_: str, text: str) -> str:
@@ -28,13 +43,37 @@ def plain(_: str, text: str) -> str:
 
 def colour(kind: str, text: str) -> str:
     """For a terminal."""
-    return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if text.strip() else text
+    code = _COLOURS.get(kind)
+    return f"\x1b[{code}m{text}\x1b[0m" if code and text.strip() else text
 
 
 def moment(wall_time: str, zone: tzinfo | None = None) -> tuple[str, str]:
     """(date, time of day to the millisecond) of an RFC 3339 time; `zone` None: local."""
     when = datetime.fromisoformat(wall_time).astimezone(zone)
     return f"{when:%Y-%m-%d}", f"{when:%H:%M:%S}.{when.microsecond // 1000:03d}"
+
+
+def ago(wall_time: str, now: datetime | None) -> str:
+    """`12 s ago`, `3 h ago`, ...; nothing where `now` is not known or the clock was set back."""
+    if now is None:
+        return ""
+    seconds = (now - datetime.fromisoformat(wall_time)).total_seconds()
+    if seconds < 0:
+        return ""
+    for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 36)):
+        if seconds < most * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds // 86_400:.0f} days ago"
+
+
+def day_of(wall_time: str, zone: tzinfo | None, now: datetime | None) -> tuple[str, str]:
+    """(date, `today`, `yesterday` or nothing), where it is read."""
+    day = datetime.fromisoformat(wall_time).astimezone(zone).date()
+    today: date | None = None if now is None else now.astimezone(zone).date()
+    word = ""
+    if today is not None and today - day in (timedelta(0), timedelta(1)):
+        word = "today" if today == day else "yesterday"
+    return f"{day:%Y-%m-%d}", word
 
 
 def columns(fields: Iterable[tuple[object, int]], gap: int = 2) -> str:
@@ -71,31 +110,49 @@ def largest(answer: Json) -> str:
     return f"{name} {duration(phases[name])}"
 
 
+REQUESTS_HEAD = columns(
+    [
+        ("ID", -6),
+        ("TIME", 8),
+        ("MODEL", 17),
+        ("TTFT", -7),
+        ("MOST OF IT", 16),
+        ("VERDICT", 16),
+    ]
+)
+
+
+def request_line(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> str:
+    """One request of the table under `REQUESTS_HEAD`."""
+    fields: list[tuple[object, int]] = [
+        (answer["id"], -6),
+        (moment(answer["wall_time"], zone)[1][:8], 8),
+        (answer["model"] or "-", 17),
+        (duration(answer["ttft_ms"]), -7),
+        (largest(answer), 16),
+    ]
+    start = columns(fields)
+    start += " " * (COLUMNS - 16 - width(start))
+    return (start + _coloured(answer, fit(verdict(answer), 16), paint)).rstrip()
+
+
 def requests(
-    answers: Sequence[Json], zone: tzinfo | None = None, paint: Paint = plain
+    answers: Sequence[Json],
+    zone: tzinfo | None = None,
+    paint: Paint = plain,
+    now: datetime | None = None,
 ) -> list[str]:
     """The table of `ttft requests`, oldest first, a line for each new day."""
     if not answers:
         return ["No requests."]
-    head = [("ID", -6), ("TIME", 8), ("MODEL", 17), ("TTFT", -7), ("MOST OF IT", 16)]
-    lines = [paint("head", columns([*head, ("VERDICT", 16)]))]
+    lines = [paint("head", REQUESTS_HEAD)]
     day = ""
     for answer in answers:
-        date, clock = moment(answer["wall_time"], zone)
+        date, word = day_of(answer["wall_time"], zone, now)
         if date != day:
-            lines.append(paint("dim", date))
+            lines.append(paint("dim", f"{date}, {word}" if word else date))
             day = date
-        fields: list[tuple[object, int]] = [
-            (answer["id"], -6),
-            (clock[:8], 8),
-            (answer["model"] or "-", 17),
-            (duration(answer["ttft_ms"]), -7),
-            (largest(answer), 16),
-        ]
-        start = columns(fields)
-        start += " " * (COLUMNS - 16 - width(start))
-        word = fit(verdict(answer), 16)
-        lines.append((start + _coloured(answer, word, paint)).rstrip())
+        lines.append(request_line(answer, zone, paint))
     if any(not answer["complete"] for answer in answers):
         lines.append("? something could not be seen: ttft show ID says what")
     return lines
@@ -106,47 +163,17 @@ def _coloured(answer: Json, word: str, paint: Paint) -> str:
     return paint("bad", word) if bad else word
 
 
-def spikes(answers: Sequence[Json], zone: tzinfo | None = None, paint: Paint = plain) -> list[str]:
-    """`ttft spikes`: each slow first token with its reason and what to do about it."""
-    if not answers:
-        return ["No slow first tokens."]
-    lines: list[str] = []
-    for answer in answers:
-        if lines:
-            lines.append("")
-        spike = answer["spike"]
-        date, clock = moment(answer["wall_time"], zone)
-        took = duration(answer["ttft_ms"])
-        typical = spike["typical_ms"]
-        took += f" (typically {duration(typical)})" if typical is not None else ""
-        head = columns(
-            [(f"#{answer['id']}", 7), (f"{date} {clock[:8]}", 19), (answer["model"] or "-", 20)]
-        )
-        lines.append(paint("head", fit(f"{head}  {took}", COLUMNS)))
-        lines += [paint("bad", line) for line in wrap(_cause(answer), 80, " " * 9, " " * 9)]
-        if spike["because"]:
-            lines += wrap(spike["because"], COLUMNS, " " * 9, " " * 9)
-        if spike["advice"]:
-            lines += wrap(spike["advice"], COLUMNS, "      -> ", " " * 9)
-    return lines
-
-
-def _cause(answer: Json) -> str:
-    spike = answer["spike"]
-    parts = [verdict(answer), *(spike["why"] or ())]
-    text = ", ".join(parts)
-    if spike["switch_is_cause"]:
-        before = answer["evidence"]["switched_from"]
-        text += f"; caused by the switch from {before}" if before else "; caused by a switch"
-    return text
-
-
-def models(answers: Sequence[Json], zone: tzinfo | None = None, paint: Paint = plain) -> list[str]:
+def models(
+    answers: Sequence[Json],
+    zone: tzinfo | None = None,
+    paint: Paint = plain,
+    now: datetime | None = None,
+) -> list[str]:
     """The table of `ttft models`."""
     if not answers:
         return ["No models seen yet."]
-    head = [("MODEL", 20), ("SERVER", 20), ("SIZE", -7), ("CACHED", -6)]
-    tail = [("VRAM", -7), ("LAST USE", 10)]
+    head = [("MODEL", 20), ("SERVER", 19), ("SIZE", -7), ("CACHED", -6)]
+    tail = [("VRAM", -7), ("LAST USE", 11)]
     lines = [paint("head", columns([*head, *tail]))]
     for answer in answers:
         share = answer["cached_share"]
@@ -155,16 +182,20 @@ def models(answers: Sequence[Json], zone: tzinfo | None = None, paint: Paint = p
             columns(
                 [
                     (answer["model"], 20),
-                    (answer["server"], 20),
+                    (answer["server"], 19),
                     (size(answer["size_bytes"]), -7),
                     ("-" if share is None else f"{share * 100:.0f} %", -6),
                     (size(answer["vram_bytes"]), -7),
-                    (moment(last, zone)[0] if last else "-", 10),
+                    (_last_use(last, zone, now), 11),
                 ]
             )
         )
         lines += _held_by(answer)
     return lines
+
+
+def _last_use(last: str | None, zone: tzinfo | None, now: datetime | None) -> str:
+    return "-" if last is None else ago(last, now) or moment(last, zone)[0]
 
 
 def _held_by(answer: Json) -> list[str]:

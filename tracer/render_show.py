@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 
-from tracer.render import COLUMNS, Json, Paint, columns, moment, plain
+from tracer import codes
+from tracer.render import COLUMNS, Json, Paint, ago, columns, moment, plain
 from tracer.render_units import duration, fit, right, size, width, wrap
 
 _ENDED = {
@@ -16,19 +17,27 @@ _ENDED = {
     "open": "still open",
 }
 
+_THIN = {"\u2588": "\u2501"}
+"""What stages are drawn with, beside what phases are."""
+
 _NAME = 18
 _TIME = 8
 _BAR = COLUMNS - _NAME - _TIME - 4
 
 
 def show(
-    answer: Json, zone: tzinfo | None = None, paint: Paint = plain, block: str = "#"
+    answer: Json,
+    zone: tzinfo | None = None,
+    paint: Paint = plain,
+    block: str = "#",
+    now: datetime | None = None,
 ) -> list[str]:
     """All of one request (an answer with `intervals`); `block` draws the bars."""
     parts = [
-        _head(answer, zone, paint),
+        _head(answer, zone, paint, now),
         _verdict(answer, paint),
         _waterfall(answer, paint, block),
+        _judgement(answer, paint),
         _evidence(answer, paint),
         _own_figures(answer, paint),
     ]
@@ -39,8 +48,10 @@ def show(
     return lines
 
 
-def _head(answer: Json, zone: tzinfo | None, paint: Paint) -> list[str]:
+def _head(answer: Json, zone: tzinfo | None, paint: Paint, now: datetime | None) -> list[str]:
     date, clock = moment(answer["wall_time"], zone)
+    past = ago(answer["wall_time"], now)
+    clock += f" ({past})" if past else ""
     title = f"Request {answer['id']}: {answer['model'] or 'model unknown'} on {answer['server']}"
     facts = [
         answer["endpoint"] or "unknown path",
@@ -61,17 +72,11 @@ def _count(count: int | None, word: str) -> str | None:
 
 
 def _verdict(answer: Json, paint: Paint) -> list[str]:
+    """How slow and why in one sentence, then the figures behind it and what to do."""
     spike = answer["spike"]
-    typical = spike["typical_ms"]
-    what = "First token" if answer["stream"] is not False else "Whole answer (not streamed)"
-    first = f"{what} after {duration(answer['ttft_ms'])}"
-    if answer["ttft_ms"] is None:
-        where = f" in {answer['died_in']}" if answer["died_in"] else ""
-        first = f"No first token: {_ENDED[answer['outcome']]}{where}"
-    first += f"; typically {duration(typical)}." if typical is not None else "."
-    lines = [paint("head", line) for line in wrap(first, COLUMNS)]
+    kind = "bad" if spike["is_spike"] else "head"
+    lines = [paint(kind, line) for line in wrap(_sentence(answer), COLUMNS)]
     if spike["is_spike"]:
-        lines += [paint("bad", line) for line in wrap(_judgement(answer), COLUMNS)]
         lines += wrap(spike["because"] or "", COLUMNS) if spike["because"] else []
         lines += wrap(spike["advice"], COLUMNS, "-> ", "   ") if spike["advice"] else []
     if not answer["complete"]:
@@ -80,21 +85,41 @@ def _verdict(answer: Json, paint: Paint) -> list[str]:
     return lines
 
 
-def _judgement(answer: Json) -> str:
+def _sentence(answer: Json) -> str:
     spike = answer["spike"]
-    text = f"Cause: {spike['cause'] or 'unknown'}"
-    if spike["why"]:
-        text += f" ({', '.join(spike['why'])})"
-    if spike["first_expanded"]:
-        text += f"; first to grow: {spike['first_expanded']}"
-    if spike["dominant"]:
-        text += f"; most: {spike['dominant']}"
-    if spike["switch_is_cause"] is not None:
-        text += "; the switch of models is " + ("the cause" if spike["switch_is_cause"] else
-                                                "not the cause")  # fmt: skip
-    if spike["confidence"] is not None:
-        text += f"; confidence {spike['confidence']:.2f}"
+    typical = spike["typical_ms"]
+    what = "First token" if answer["stream"] is not False else "Whole answer (not streamed)"
+    text = f"{what} after {duration(answer['ttft_ms'])}"
+    if answer["ttft_ms"] is None:
+        where = f" in {answer['died_in']}" if answer["died_in"] else ""
+        text = f"No first token: {_ENDED[answer['outcome']]}{where}"
+    if not spike["is_spike"]:
+        return text + (f"; typically {duration(typical)}." if typical is not None else ".")
+    text += f", typically {duration(typical)}" if typical is not None else ""
+    text += f": {codes.meaning(spike['cause'] or 'unknown', 'stage', 'cause')}"
+    if spike["switch_is_cause"]:
+        before = answer["evidence"]["switched_from"]
+        text += f", caused by the switch from {before}" if before else ", caused by a switch"
     return text + "."
+
+
+def _judgement(answer: Json, paint: Paint) -> list[str]:
+    """The verdict in its codes, each with the words to look it up."""
+    spike = answer["spike"]
+    if not spike["is_spike"]:
+        return []
+    cause = spike["cause"] or "unknown"
+    switch = {True: "the cause", False: "not the cause", None: ""}[spike["switch_is_cause"]]
+    sure = "" if spike["confidence"] is None else f"{spike['confidence']:.2f}"
+    rows = [
+        ("cause", f"{cause}; more: ttft explain {cause}"),
+        *(("after", f"{why}: {codes.meaning(why, 'why')}") for why in spike["why"] or ()),
+        ("first to grow", spike["first_expanded"] or ""),
+        ("most of it", spike["dominant"] or ""),
+        ("model switch", switch),
+        ("confidence", sure),
+    ]
+    return [paint("head", "Verdict"), *_labelled(row for row in rows if row[1])]
 
 
 def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
@@ -110,7 +135,7 @@ def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
         mine = [item for item in intervals if item["stage"].split(".")[0] == phase]
         if not spent and not mine:
             continue
-        lines.append(_row(phase, spent, _bar(mine, start, end, block)))
+        lines.append(_row(phase, spent, _bar(mine, start, end, block), phase=phase, paint=paint))
         stages = [stage for stage in answer["stages_ms"] if stage.startswith(f"{phase}.")]
         if stages == [f"{phase}.rest"]:
             continue
@@ -118,8 +143,10 @@ def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:
         for stage, parts in sorted(by_stage.items(), key=lambda pair: _begin(pair[1], end)):
             mark = " ~" if any(item["estimate"] for item in parts) else ""
             name = f"  .{stage.partition('.')[2]}{mark}"
-            bar = _bar(parts, start, end, "-")
-            lines.append(paint("dim", _row(name, answer["stages_ms"][stage], bar)))
+            bar = _bar(parts, start, end, _THIN.get(block, "-"))
+            lines.append(
+                _row(name, answer["stages_ms"][stage], bar, phase=phase, paint=paint, words="dim")
+            )
     if any(item["estimate"] for item in intervals):
         lines.append("~ an estimate")
     hidden = [f"{pair} {duration(spent)}" for pair, spent in answer["overlaps_ms"].items()]
@@ -132,8 +159,11 @@ def _begin(intervals: Sequence[Json], end: int) -> int:
     return min((item["start_ns"] for item in intervals), default=end)
 
 
-def _row(name: str, spent: float | None, bar: str) -> str:
-    return columns([(name, _NAME), (duration(spent), -_TIME), (bar, _BAR)])
+def _row(
+    name: str, spent: float | None, bar: str, *, phase: str, paint: Paint, words: str = "plain"
+) -> str:
+    label = columns([(name, _NAME), (duration(spent), -_TIME)])
+    return f"{paint(words, label)}  {paint(phase, bar.rstrip())}".rstrip()
 
 
 def _bar(intervals: Sequence[Json], start: int, end: int, block: str) -> str:

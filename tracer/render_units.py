@@ -82,6 +82,19 @@ def clean(text: object) -> str:
     return "".join(char if _harmless(char) else _escape(char) for char in raw)
 
 
+def json_safe(text: str) -> str:
+    """JSON text with all that is not printable in its strings as `\\u` escapes."""
+    return "".join(char if char == "\n" or _harmless(char) else _json_escape(char) for char in text)
+
+
+def _json_escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    code -= 0x10000
+    return f"\\u{0xD800 | code >> 10:04x}\\u{0xDC00 | code & 0x3FF:04x}"
+
+
 def _harmless(char: str) -> bool:
     # Format characters (Cf) reorder or hide text; combining marks (M) stack without end.
     return char == " " or unicodedata.category(char)[0] in "LNPS"

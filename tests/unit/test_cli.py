@@ -58,7 +58,7 @@ def test_spikes(ask: Runner) -> None:
 
 def test_show(ask: Runner) -> None:
     assert ask("show", "17", "--json").json == whole(1)
-    assert "Cause: load.disk" in ask("show", "17").out
+    assert "cause         load.disk; more: ttft explain load.disk" in ask("show", "17").out
     ran = ask("show", "99")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == "ttft: no request 99\nhint: ttft requests lists those that are kept\n"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.unit.answer_cases import ARRIVAL, MS, spike, warm
 from tests.unit.fake_daemon import FACTS, MODELS, STATUS
 from tests.unit.trace_cases import arbitrary
-from tracer import answers, answers_state, render, render_show, render_state
+from tracer import answers, answers_state, render, render_show, render_spikes, render_state
 from tracer import render_units as units
 from tracer.derived import Derived
 
@@ -65,7 +65,7 @@ def outputs() -> dict[str, list[str]]:
     """Every kind of output, for requests of 2026-01-31 in UTC."""
     return {
         "requests": render.requests([listed(item) for item in REQUESTS], UTC),
-        "spikes": render.spikes([listed(spike()), listed(BUSY)], UTC),
+        "spikes": render_spikes.spikes([listed(spike()), listed(BUSY)], UTC),
         "show": render_show.show(whole(spike()), UTC),
         "show_busy": render_show.show(whole(BUSY), UTC),
         "show_warm": render_show.show(whole(warm(16)), UTC),
@@ -89,7 +89,7 @@ def test_every_golden_file_is_used() -> None:
 
 def test_nothing_to_list() -> None:
     assert render.requests([]) == ["No requests."]
-    assert render.spikes([]) == ["No slow first tokens."]
+    assert render_spikes.spikes([]) == ["No slow first tokens."]
     assert render.models([]) == ["No models seen yet."]
 
 
@@ -263,7 +263,7 @@ def odd_answers(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(odd_answers(), max_size=3))
 def test_every_line_fits_in_80_columns(found: list[dict[str, Any]]) -> None:
-    lines = render.requests(found, UTC) + render.spikes(found, UTC)
+    lines = render.requests(found, UTC) + render_spikes.spikes(found, UTC)
     for answer in found:
         lines += render_show.show(answer, UTC, block="\u2588")
     assert render_show.widest(lines) <= 80

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
+import orjson
 
 from tracer.commands.shared import (
     DURATION,
     block,
     client,
     decode,
+    harmless,
     json_option,
     paint,
     print_json,
@@ -48,7 +50,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 def _save(path: str, data: bytes) -> None:
     if path == "-":
-        return write(data)
+        return write(harmless(data) if sys.stdout.isatty() else data)
     target = Path(path)
     if target.exists() and not target.is_file():
         # A device or a pipe is written to, not replaced.
@@ -79,7 +81,7 @@ def export(context: click.Context, number: int | None, since: str | None, output
         body = daemon.get(f"/v1/requests/{number}/trace")
     else:
         body = daemon.get("/v1/trace", {"since": since})
-    if since is not None and not decode(body)["traceEvents"]:
+    if since is not None and not orjson.loads(body)["traceEvents"]:
         raise TtftError(
             f"no requests in the last {since}", "ttft requests lists those that are kept"
         )

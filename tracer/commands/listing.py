@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
 from tracer import render
 from tracer.commands.shared import (
-    DURATION,
     block,
     client,
     decode,
     json_option,
+    last_option,
+    model_option,
     paint,
     print_json,
     print_lines,
+    since_option,
 )
-
-LAST_MAX = 10_000
 
 
 @click.command()
@@ -38,23 +40,10 @@ def status(context: click.Context, as_json: bool) -> None:
     return print_lines(lines(answer, paint=paint()))
 
 
-_last = click.option(
-    "--last",
-    "-n",
-    type=click.IntRange(1, LAST_MAX),
-    metavar="N",
-    help="Only the newest N  [default: 20, or all of --since]",
-)
-_since = click.option(
-    "--since", type=DURATION, metavar="TIME", help="Only those of the last 30s, 10m, 1h, 7d."
-)
-_model = click.option("--model", "-m", metavar="NAME", help="Only those for this model.")
-
-
 @click.command()
-@_last
-@_since
-@_model
+@last_option
+@since_option
+@model_option
 @json_option
 @click.pass_context
 def requests(
@@ -72,30 +61,7 @@ def requests(
     answers = decode(client(context).get("/v1/requests", query))
     if as_json:
         return print_json(answers)
-    return print_lines(render.requests(answers, paint=paint()))
-
-
-@click.command()
-@_last
-@_since
-@_model
-@json_option
-@click.pass_context
-def spikes(
-    context: click.Context, last: int | None, since: str | None, model: str | None, as_json: bool
-) -> None:
-    """Slow first tokens only: what caused each, and what to do about it.
-
-    \b
-    Examples:
-      ttft spikes
-      ttft spikes --since 7d
-    """
-    query = {"last": last, "since": since, "model": model}
-    answers = decode(client(context).get("/v1/spikes", query))
-    if as_json:
-        return print_json(answers)
-    return print_lines(render.spikes(answers, paint=paint()))
+    return print_lines(render.requests(answers, paint=paint(), now=datetime.now(UTC)))
 
 
 @click.command()
@@ -117,7 +83,7 @@ def show(context: click.Context, number: int, as_json: bool) -> None:
         return print_json(answer)
     from tracer.render_show import show as lines
 
-    return print_lines(lines(answer, paint=paint(), block=block()))
+    return print_lines(lines(answer, paint=paint(), block=block(), now=datetime.now(UTC)))
 
 
 @click.command()
@@ -133,4 +99,4 @@ def models(context: click.Context, as_json: bool) -> None:
     answers = decode(client(context).get("/v1/models"))
     if as_json:
         return print_json(answers)
-    return print_lines(render.models(answers, paint=paint()))
+    return print_lines(render.models(answers, paint=paint(), now=datetime.now(UTC)))

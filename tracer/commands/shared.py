@@ -13,7 +13,7 @@ import orjson
 
 from tracer.errors import TtftError
 from tracer.render import Paint, colour, plain
-from tracer.render_units import DURATION_HELP, clean, parse_duration
+from tracer.render_units import DURATION_HELP, clean, json_safe, parse_duration
 
 DEFAULT_SOCKET = "/run/ttft/ttft.sock"
 
@@ -37,6 +37,20 @@ class Duration(click.ParamType[str]):
 
 
 DURATION = Duration()
+LAST_MAX = 10_000
+SCHEMA = 1
+
+last_option = click.option(
+    "--last",
+    "-n",
+    type=click.IntRange(1, LAST_MAX),
+    metavar="N",
+    help="Only the newest N  [default: 20, or all of --since]",
+)
+since_option = click.option(
+    "--since", type=DURATION, metavar="TIME", help="Only those of the last 30s, 10m, 1h, 7d."
+)
+model_option = click.option("--model", "-m", metavar="NAME", help="Only those for this model.")
 
 
 def client(context: click.Context, timeout_s: float | None = None) -> Client:
@@ -55,19 +69,57 @@ def json_option(command: F) -> F:
 
 
 def decode(body: bytes) -> Any:
-    """The JSON of an answer."""
+    """The JSON of an answer, in the schema that this version reads."""
     try:
-        return orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise TtftError(
             "the daemon's answer is not JSON", "is another program listening on this socket?"
         ) from error
+    _check_schema(answer)
+    return answer
+
+
+def _check_schema(answer: object) -> None:
+    """What another version means by its words is not guessed."""
+    first = answer[0] if isinstance(answer, list) and answer else answer
+    if first == []:
+        return
+    schema = first.get("schema") if isinstance(first, dict) else None
+    if not isinstance(schema, int):
+        raise TtftError(
+            "the daemon's answer is not one of ttftd",
+            "is another program listening on this socket?",
+        )
+    if schema != SCHEMA:
+        older, newer = ("ttft", "ttftd") if schema > SCHEMA else ("ttftd", "ttft")
+        hint = "update ttft" if older == "ttft" else "update ttftd and restart it"
+        raise TtftError(
+            f"ttftd answers in schema {schema}, this ttft reads schema {SCHEMA}: "
+            f"{older} is older than {newer}",
+            f"{hint}; ttft --version and ttftd --version tell them apart",
+        )
 
 
 def print_json(value: object) -> None:
     """Indented JSON with a newline."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    write(orjson.dumps(value, option=options))
+    write(harmless(orjson.dumps(value, option=options)))
+
+
+def json_line(value: object) -> bytes:
+    """JSON on one line."""
+    return harmless(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def harmless(data: bytes) -> bytes:
+    """The same JSON, with what a terminal might obey written as `\\u` escapes.
+
+    Names come from whoever sends a request. Only within strings JSON has other than ASCII.
+    """
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return json_safe(data.decode()).encode()
 
 
 def write(data: bytes) -> None:

@@ -21,7 +21,9 @@ from tracer.errors import StoreError
 from tracer.evidence import Evidence
 from tracer.records import Warm
 from tracer.store import database, reader, rows, writer
+from tracer.store.counts import counts
 from tracer.store.settle import settle
+from tracer.summary import Counts
 
 PENDING_MAX = 1000
 """Requests kept in memory while the disk takes none; beyond it the oldest is dropped."""
@@ -252,6 +254,11 @@ class Store:
         return list(
             chain.from_iterable(self.answers(self.find(last, since_ns, model, spikes_only)))
         )
+
+    def counts(self, since_ns: int, model: str | None = None) -> Counts:
+        """How many requests since `since_ns` (wall clock) are on disk, by model."""
+        with self._lock:
+            return self._ask(lambda db: counts(db, since_ns, model))
 
     def get(self, number: int) -> bytes | None:
         """The answer of one request with its detail, as JSON; None: no such id."""

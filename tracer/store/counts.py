@@ -1,0 +1,65 @@
+"""How many requests a time held: questions that indexes answer without reading any request."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from tracer.summary import Counts, ModelCount
+
+MODELS_MAX = 200
+_TYPICAL_OF = 50
+
+
+def counts(connection: sqlite3.Connection, since_ns: int, model: str | None) -> Counts:
+    """Requests since `since_ns` (wall clock), of one model or of all."""
+    which, values = ("", [since_ns]) if model is None else (" AND model = ?", [since_ns, model])
+    whole = connection.execute(
+        f"SELECT count(*) FROM requests WHERE arrival_ns >= ?{which}",  # noqa: S608
+        values,
+    ).fetchone()[0]
+    groups = connection.execute(
+        f"SELECT model, server, kind FROM seen WHERE last_ns >= ?{which} ORDER BY last_ns DESC",  # noqa: S608
+        values,
+    ).fetchall()
+    by_model: dict[str, list[tuple[str, str]]] = {}
+    for name, server, kind in groups:
+        if name in by_model or len(by_model) < MODELS_MAX:
+            by_model.setdefault(name, []).append((server, kind))
+    return Counts(
+        requests=int(whole),
+        models=[_model(connection, since_ns, *item) for item in by_model.items()],
+    )
+
+
+def _model(
+    connection: sqlite3.Connection, since_ns: int, model: str, kinds: list[tuple[str, str]]
+) -> ModelCount:
+    asked = connection.execute(
+        "SELECT count(*) FROM requests WHERE model = ? AND arrival_ns >= ?", (model, since_ns)
+    ).fetchone()[0]
+    warm = sum(
+        connection.execute(
+            "SELECT count(*) FROM requests WHERE warm = 1 AND server = ? AND model = ? "
+            "AND kind = ? AND arrival_ns >= ?",
+            (server, model, kind, since_ns),
+        ).fetchone()[0]
+        for server, kind in kinds
+    )
+    server, kind = kinds[0]
+    return ModelCount(
+        model=model,
+        servers=tuple(dict.fromkeys(server for server, _ in kinds)),
+        requests=int(asked),
+        warm=int(warm),
+        typical_ns=_typical(connection, server, model, kind),
+    )
+
+
+def _typical(connection: sqlite3.Connection, server: str, model: str, kind: str) -> int | None:
+    found = connection.execute(
+        "SELECT ttft_ns FROM requests WHERE warm = 1 AND server = ? AND model = ? AND kind = ? "
+        "AND ttft_ns IS NOT NULL ORDER BY arrival_ns DESC LIMIT ?",
+        (server, model, kind, _TYPICAL_OF),
+    ).fetchall()
+    times: list[int] = sorted(ttft_ns for (ttft_ns,) in found)
+    return times[len(times) // 2] if times else None
