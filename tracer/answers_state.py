@@ -40,13 +40,18 @@ class WatchedServer(_State, frozen=True):
 
 
 class Probe(_State, frozen=True):
-    """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then."""
+    """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then.
+
+    `why`, `since_s`: for one that comes and goes, what for (tracer/arming.py) and how long ago.
+    """
 
     group: str
     attached: bool
     required: bool = True
     off_because: str | None = None
     unseen: str | None = None
+    why: str | None = None
+    since_s: float | None = None
 
 
 class Cost(_State, frozen=True):

@@ -18,6 +18,8 @@ from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
 from tracer.api_streams import events_fanout, records_fanout
+from tracer.armer import Armer
+from tracer.arming import GROUP, WORDS, Arming, Policy
 from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
@@ -88,7 +90,8 @@ class Daemon:
         self._overview = Overview(store.models())
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
-        self._live = Live(kernel, self._discovery, HttpReader())
+        self._armer = self._make_armer()
+        self._live = Live(kernel, self._discovery, HttpReader(), self._armer)
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
         self._backlog = Backlog(store.put)
@@ -96,6 +99,15 @@ class Daemon:
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stirred = asyncio.Event()
+
+    def _make_armer(self) -> Armer | None:
+        """None where the probes that could come and go are to stay, or cannot be had."""
+        if self._config.probes.arming == "always" or GROUP not in self._kernel.probes.attached:
+            return None
+        spike = self._config.spike
+        policy = Policy(slow_ns=round(spike.min_ms * 1e6), factor=spike.factor)
+        arming = Arming(policy, self._began.monotonic_ns)
+        return Armer(self._kernel, self._kernel.rings, arming)
 
     def next_id(self) -> int:
         """The first id not given to any request."""
@@ -248,10 +260,29 @@ class Daemon:
                 hint=trouble.hint if trouble else None,
             ),
             servers=self._overview.servers(),
-            probes=tuple(map(_probe, self._kernel.groups())),
+            probes=tuple(map(self._probe, self._kernel.groups())),
             lost=self._live.lost,
             cost=self._cost(),
             open_requests=self._engine.open_requests,
+        )
+
+    def _probe(self, group: GroupState) -> Probe:
+        armed = self._armer.state if self._armer and group.group == GROUP else None
+        if armed is None:
+            return Probe(
+                group=group.group,
+                attached=group.attached,
+                required=group.required,
+                off_because=group.off_because,
+                unseen=group.unseen,
+            )
+        return Probe(
+            group=group.group,
+            attached=armed.on,
+            required=group.required,
+            off_because=None if armed.on else WORDS["quiet"],
+            why=armed.why,
+            since_s=round((time.monotonic_ns() - armed.ts_ns) / 1e9, 3),
         )
 
     def _cost(self) -> Cost:
@@ -308,16 +339,6 @@ def _latest(store: Store) -> list[Derived]:
     ids = sorted({number for model in names for number in store.find(last=1, model=model)})
     kept = (store.evidence(number) for number in ids)
     return [derive(evidence) for evidence in kept if evidence is not None]
-
-
-def _probe(group: GroupState) -> Probe:
-    return Probe(
-        group=group.group,
-        attached=group.attached,
-        required=group.required,
-        off_because=group.off_because,
-        unseen=group.unseen,
-    )
 
 
 def _bpf_runs(stats: list[RunStats]) -> tuple[int, int] | tuple[None, None]:

@@ -24,6 +24,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
+Arming = Literal["auto", "always"]
 Program = Literal["llama-server", "ollama", "llama-swap", "local-ai", "vllm"]
 """As tracer/servers.py names them."""
 ProbeVariant = Literal["auto", "tracepoint", "fentry"]
@@ -67,11 +68,15 @@ class HistorySection(_Section, frozen=True):
 class ProbesSection(_Section, frozen=True):
     """`off`: probe groups to leave out. Ring sizes in KiB; null leaves the choice to ttft.
 
+    `arming`: whether the probes that cost other processes something are on `always`, or, as
+    `auto` has it, only while a model may be loading.
+
     `variant`: how system calls and faults are seen; `auto` takes what the kernel allows.
     """
 
     off: tuple[Name, ...] = ()
     variant: ProbeVariant = "auto"
+    arming: Arming = "auto"
     ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
@@ -175,7 +180,7 @@ def _explain(name: str, text: str, error: str) -> ConfigError:
         for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
     ]
     if what.startswith("Invalid enum value"):
-        choices = ProbeVariant if steps[-1:] == ["variant"] else Program
+        choices = {"variant": ProbeVariant, "arming": Arming}.get(str(steps[-1]), Program)
         what = f"not one of {', '.join(get_args(choices))}"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:

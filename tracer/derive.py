@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracer import attribution, codes, facts, phases, scene, timeline
+from tracer import attribution, codes, facts, phases, scene, timeline, unseen
+from tracer.arming import GROUP
 from tracer.case import Case
 from tracer.derived import Derived, Outcome, Phases, Timeline
 from tracer.evidence import Evidence, Exchange
@@ -72,7 +73,7 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
         "records.lost": _lost(e),
         "unreadable": req.unreadable is not None,
         "began.late": req.arrival_ns < e.began_ns,
-        "armed.late": any(a.on and s.start_ns < a.ts_ns < s.end_ns for a in e.armed),
+        "armed.late": bool(t.unseen) and not unseen.off_for_good(e, GROUP),
         "end.unseen": req.why == "gap",
         "open": req.end_ns is None and not got_token,
         "read.unseen": req.read_ns is None,

@@ -37,7 +37,10 @@ class Interval(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Claims over the window [start_ns, end_ns] and the marks they hang on."""
+    """Claims over the window [start_ns, end_ns] and the marks they hang on.
+
+    `unseen`: when something that counts may have happened unseen, as [start, end) each.
+    """
 
     start_ns: int
     end_ns: int
@@ -47,6 +50,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     waited_for: tuple[int, ...]
     retry_of: tuple[int, ...]
     engine_seen: bool
+    unseen: tuple[tuple[int, int], ...] = ()
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from tracer.records import (
     EndWhy,
     File,
     Insert,
+    Io,
     Lost,
     Memory,
     Open,
@@ -137,6 +138,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     inserts: tuple[Insert, ...] = ()
     resident: tuple[Resident, ...] = ()
     memory: tuple[Memory, ...] = ()
+    io: tuple[Io, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
     previous_model: str | None = None

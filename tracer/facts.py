@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from tracer import scene
+from tracer import scene, unseen
+from tracer.arming import GROUP
 from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
 from tracer.records import File, Span
-from tracer.scene import Key, Scene
+from tracer.scene import Key, Range, Scene
 from tracer.servers import name_model
 from tracer.weights import BULK_BYTES, FAULTS, PAGE, READS, Disk, share
 from tracer.world import same_model
@@ -67,9 +69,10 @@ def of(e: Evidence, t: Timeline) -> Facts:
     s = scene.of(e)
     files = own_files(s)
     spans = _own_spans(s)
-    known = s.runner is not None and _watched(s, "files")
-    faults_known = known and _watched(s, "faults")
-    disk = _from_disk(s, files, spans) if known else None
+    off = unseen.off_for_good(e, GROUP)
+    known = s.runner is not None and not off and not t.unseen
+    faults_known = s.runner is not None and not unseen.off(e, "faults", s.start_ns, s.end_ns)
+    disk = _from_disk(s, files, spans) if known else _accounted(s, files, t.unseen)
     own = [x for x in e.lives if x.tgid != e.front and scene.role(x) != "decoy"]
     forks = [x.fork_ns for x in own if x.fork_ns is not None]
     exits = [x.exit_ns for x in own if x.exit_ns is not None]
@@ -87,15 +90,6 @@ def of(e: Evidence, t: Timeline) -> Facts:
         resident_before=e.resident_before,
         switched_from=None if same_model(e.previous_model, model) else e.previous_model,
     )
-
-
-def _watched(s: Scene, group: str) -> bool:
-    """Whether a probe group was on all through the window; one never told of always is."""
-    changes = sorted((a for a in s.e.armed if a.group == group), key=lambda a: a.ts_ns)
-    if any(s.start_ns < a.ts_ns < s.end_ns for a in changes):
-        return False
-    before = [a for a in changes if a.ts_ns <= s.start_ns]
-    return before[-1].on if before else not changes
 
 
 def _own_spans(s: Scene) -> list[Span]:
@@ -116,6 +110,17 @@ def _from_disk(s: Scene, files: list[File], spans: list[Span]) -> int:
     disk = Disk(s.e.inserts)
     inserted = sum(disk.bytes((f.dev, f.ino), s.start_ns, s.end_ns) for f in files)
     return inserted + sum(_within(s, x, x.bytes) for x in spans if x.op == "read_direct")
+
+
+def _accounted(s: Scene, files: list[File], missed: Iterable[Range]) -> int | None:
+    """What is always counted: pages that came in, or what storage gave in the time unseen."""
+    if s.runner is None or unseen.off_for_good(s.e, GROUP):
+        return None
+    counts = [unseen.read_meanwhile(s, tgid, gap) for gap in missed for tgid in sorted(s.tree)]
+    known = [found[1] for found in counts if found is not None]
+    if not counts or len(known) < len(counts):
+        return None
+    return max(_from_disk(s, files, _own_spans(s)), sum(known))
 
 
 def _brought(s: Scene, files: list[File], spans: list[Span]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tracer.records import AnyRecord, File, Insert, Memory, Open, Resident, Span
+from tracer.records import AnyRecord, File, Insert, Io, Memory, Open, Resident, Span
 
 MIB = 1 << 20
 MAX_FILES = 4096
@@ -17,7 +17,7 @@ BULK_OPS = frozenset({"mmap", "read", "read_direct"})
 KEPT_OPS = BULK_OPS | {"munmap"}
 
 FileKey = tuple[int, int]
-_Sample = TypeVar("_Sample", Resident, Memory)
+_Sample = TypeVar("_Sample", Resident, Memory, Io)
 SpanKey = tuple[int, int, int, str, int]
 
 
@@ -39,9 +39,10 @@ class FileEvents:
         self._inserts: dict[FileKey, dict[int, Insert]] = {}
         self._resident: dict[FileKey, list[Resident]] = {}
         self._memory: dict[int, list[Memory]] = {}
+        self._io: dict[int, list[Io]] = {}
         self.dropped = 0
 
-    def feed(self, record: File | Open | Span | Insert | Resident | Memory) -> None:
+    def feed(self, record: File | Open | Span | Insert | Resident | Memory | Io) -> None:
         match record:
             case File():
                 self.files.pop((record.dev, record.ino), None)
@@ -65,6 +66,10 @@ class FileEvents:
                 sizes = self._memory.setdefault(record.tgid, [])
                 sizes.append(record)
                 del sizes[:-MAX_SAMPLES]
+            case Io():
+                counts = self._io.setdefault(record.tgid, [])
+                counts.append(record)
+                del counts[:-MAX_SAMPLES]
 
     def is_weights(self, key: FileKey) -> bool:
         file = self.files.get(key)
@@ -105,6 +110,19 @@ class FileEvents:
 
     def memory(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Memory]:
         return [m for t in tgids for m in _around(self._memory.get(t, []), start_ns, end_ns)]
+
+    def io(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Io]:
+        return [i for t in tgids for i in _around(self._io.get(t, []), start_ns, end_ns)]
+
+    def inserted_by(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> set[FileKey]:
+        """Files whose pages some of these processes brought into the page cache."""
+        ours = frozenset(tgids)
+        return {
+            key
+            for key, runs in self._inserts.items()
+            if any(i.tgid in ours and i.end_ns >= start_ns and i.ts_ns <= end_ns
+                   for i in runs.values())
+        }  # fmt: skip
 
     def weight_opens(self, tgid: int) -> list[Open]:
         """The last open of each weights file by a process, whenever it was."""
@@ -149,6 +167,7 @@ class FileEvents:
         for tgid in gone:
             self._doings.pop(tgid, None)
             self._memory.pop(tgid, None)
+            self._io.pop(tgid, None)
         for doings in self._doings.values():
             doings.opens = _kept_opens(doings.opens, horizon_ns)
             _prune_spans(doings.spans, horizon_ns)
@@ -161,6 +180,8 @@ class FileEvents:
             _prune_samples(resident, horizon_ns)
         for memory in self._memory.values():
             _prune_samples(memory, horizon_ns)
+        for io in self._io.values():
+            _prune_samples(io, horizon_ns)
         self._cap()
 
     def _cap(self) -> None:
@@ -191,6 +212,8 @@ class FileEvents:
             yield from samples
         for sizes in self._memory.values():
             yield from sizes
+        for counts in self._io.values():
+            yield from counts
         for doings in self._doings.values():
             yield from doings.opens
             yield from doings.spans.values()

@@ -47,7 +47,7 @@ class Gatherer:
         lives = self._lives()
         tgids = list(dict.fromkeys(p.tgid for p in self._tree))
         opens, spans, cut = self._file_events(tgids)
-        keys = self._keys(opens, spans)
+        keys = self._keys(opens, spans, tgids)
         inserts = world.events.inserts(keys, self._start_ns, self._end_ns)
         cut += max(0, len(inserts) - MAX_SPANS)
         hop = serving(talk)
@@ -68,6 +68,7 @@ class Gatherer:
             inserts=tuple(sorted(inserts, key=_insert_order)[:MAX_SPANS]),
             resident=tuple(world.events.resident(keys, self._start_ns, self._end_ns)),
             memory=tuple(world.events.memory(tgids, self._start_ns, self._end_ns)),
+            io=tuple(world.events.io(tgids, self._start_ns, self._end_ns)),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),
             previous_model=self._previous_model(),
@@ -204,8 +205,12 @@ class Gatherer:
         spans.sort(key=lambda s: (s.ts_ns, s.tid, s.op, s.dev, s.ino))
         return opens, spans, cut
 
-    def _keys(self, opens: Iterable[Open], spans: Iterable[Span]) -> list[FileKey]:
+    def _keys(
+        self, opens: Iterable[Open], spans: Iterable[Span], tgids: Iterable[int]
+    ) -> list[FileKey]:
         keys = {(o.dev, o.ino) for o in opens} | {(s.dev, s.ino) for s in spans}
+        # What was opened while nobody looked is told by the pages that came in.
+        keys |= self._world.events.inserted_by(tgids, self._start_ns, self._end_ns)
         return sorted(keys)
 
     def _files(self, keys: Iterable[FileKey]) -> list[File]:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+from tracer.armer import Armer
+from tracer.arming import LATE
 from tracer.host.discovery import Discovery, Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
@@ -39,8 +41,16 @@ class Source(Watchable, Protocol):
 class Live:
     """`begin()` once, then `drain()` for ever."""
 
-    def __init__(self, source: Source, discovery: Discovery, http: HttpReader) -> None:
+    def __init__(
+        self,
+        source: Source,
+        discovery: Discovery,
+        http: HttpReader,
+        armer: Armer | None = None,
+    ) -> None:
+        """`armer` None: all probes stay as they are."""
         self._source = source
+        self._armer = armer
         self._discovery = discovery
         self._http = http
         self._sampler = Sampler(discovery)
@@ -56,8 +66,11 @@ class Live:
         return dict(self._lost)
 
     def begin(self) -> list[AnyRecord]:
-        """What is running already."""
-        return self._discovery.start(time.monotonic_ns())
+        """What is running already, and what is in effect."""
+        now_ns = time.monotonic_ns()
+        armed = self._armer.begin() if self._armer else []
+        found = self._discovery.start(now_ns)
+        return [*armed, *found, *self._arm(found, now_ns)]
 
     def context(self) -> list[AnyRecord]:
         """Open exchanges, again, for the beginning of a recording."""
@@ -65,11 +78,13 @@ class Live:
 
     def wait(self, *, busy: bool) -> None:
         """Until there is something to do. `busy`: a request is open."""
-        lively = time.monotonic_ns() < self._lively_until_ns
-        if busy or lively:
+        now_ns = time.monotonic_ns()
+        if busy or now_ns < self._lively_until_ns:
             self._source.wait(_BUSY_MS)
-        else:
-            self._source.wait(_IDLE_MS)
+            return
+        due_ns = self._armer.next_ns if self._armer else None
+        nap_ms = _IDLE_MS if due_ns is None else max(0, due_ns - now_ns) // 1_000_000 + 1
+        self._source.wait(min(nap_ms, _IDLE_MS), _IDLE_MS)
 
     def kick(self) -> None:
         """End a wait; from any thread."""
@@ -83,7 +98,7 @@ class Live:
             some = some or bool(raws)
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
-            yield batch
+            yield batch + self._arm(batch, now_ns)
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.
             self._lively_until_ns = now_ns + _LIVELY_NS
@@ -99,10 +114,21 @@ class Live:
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
             records += self._http.expire(now_ns)
+        records += self._arm(records, now_ns)
         if some or records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
             records.append(Tick(ts_ns=now_ns))
         yield records
+
+    def _arm(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:
+        """Probes that came or went, and what was read while some were off."""
+        turned = self._armer.follow(records, now_ns) if self._armer else []
+        if not turned:
+            return []
+        found: list[AnyRecord] = [*turned, *self._sampler.read(time.monotonic_ns())]
+        if any(armed.on and armed.why in LATE for armed in turned):
+            found += self._discovery.look_again(now_ns)
+        return found
 
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):

@@ -190,6 +190,17 @@ class Memory(Record, frozen=True, kw_only=True, tag="memory"):
     rss_bytes: int
 
 
+class Io(Record, frozen=True, kw_only=True, tag="io"):
+    """What a process has read since it began, by the kernel's own count.
+
+    `read_chars`: bytes by system calls, of files mostly; `read_bytes`: bytes from storage.
+    """
+
+    tgid: int
+    read_chars: int
+    read_bytes: int
+
+
 # --- sockets -----------------------------------------------------------------
 
 
@@ -305,10 +316,15 @@ class Lost(Record, frozen=True, kw_only=True, tag="lost"):
 
 
 class Armed(Record, frozen=True, kw_only=True, tag="armed"):
-    """A probe group was attached or detached."""
+    """A probe group is in effect from now on, or no more.
+
+    `why`: as tracer/arming.py names it; None where it is off for good. `took_ns`: to attach it.
+    """
 
     group: str
     on: bool
+    why: str | None = None
+    took_ns: int | None = None
 
 
 class Tick(Record, frozen=True, kw_only=True, tag="tick"):
@@ -382,6 +398,7 @@ AnyRecord = (
     | Insert
     | Resident
     | Memory
+    | Io
     | Listen
     | Unlisten
     | Connect

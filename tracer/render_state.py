@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
+from tracer.arming import WORDS
 from tracer.render import COLUMNS, Json, Paint, columns, moment, plain
 from tracer.render_units import duration, fit, size, wrap
 
@@ -51,6 +52,9 @@ def _probes(probes: list[Json], paint: Paint) -> list[str]:
     attached = [probe for probe in probes if probe["attached"]]
     lines = [f"Probes   {len(attached)} of {len(probes)} groups attached"]
     for probe in probes:
+        if probe.get("why") is not None:
+            lines += [paint("dim", line) for line in _comes_and_goes(probe)]
+            continue
         if probe["attached"]:
             continue
         text = f"{probe['group']}: off, {probe['off_because'] or 'reason unknown'}"
@@ -59,6 +63,16 @@ def _probes(probes: list[Json], paint: Paint) -> list[str]:
         kind = "bad" if probe["required"] else "dim"
         lines += [paint(kind, line) for line in wrap(text, COLUMNS, " " * 9, " " * 11)]
     return lines
+
+
+def _comes_and_goes(probe: Json) -> list[str]:
+    """A group that is on only while a model may be loading."""
+    state = "on" if probe["attached"] else "off"
+    ago = duration(probe["since_s"] * 1e3)
+    text = f"{probe['group']}: {state} since {ago} ago, {WORDS.get(probe['why'], probe['why'])}"
+    if not probe["attached"]:
+        text += "; on when a model may be loading"
+    return wrap(text, COLUMNS, " " * 9, " " * 11)
 
 
 _LOST_ADVICE = {

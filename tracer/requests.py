@@ -26,6 +26,7 @@ from tracer.records import (
     HttpToken,
     HttpUnreadable,
     Insert,
+    Io,
     Listen,
     Lost,
     Memory,
@@ -73,7 +74,7 @@ class Fold:
                 world.procs.feed(record)
             case Listen() | Unlisten() | Server():
                 world.ports.feed(record)
-            case File() | Open() | Span() | Insert() | Resident() | Memory():
+            case File() | Open() | Span() | Insert() | Resident() | Memory() | Io():
                 world.events.feed(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)

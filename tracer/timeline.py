@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracer import eviction, scene, startup, waiting, weights
+import msgspec
+
+from tracer import eviction, scene, startup, unseen, waiting, weights
 from tracer.derived import Interval, Timeline
 from tracer.evidence import Evidence
-from tracer.scene import Range, Scene, length, subtract
+from tracer.scene import Range, Scene, length, subtract, union
 from tracer.startup import Start
 from tracer.waiting import Prompt, Wait
 
@@ -32,16 +34,31 @@ def build(e: Evidence) -> Timeline:
     evicted = list(eviction.claims(s, evictions, _first(starts)))
     work = [*_work(s, starts, at, waits), *evicted]
     claims = [*work, *(w.claim for w in waits), *_front(s, starts, evicted)]
+    missed = unseen.of(s, starts)
     return Timeline(
         start_ns=s.start_ns,
         end_ns=s.end_ns,
-        claims=tuple(sorted(claims, key=_order)),
+        claims=tuple(sorted(_marked(claims, missed), key=_order)),
         prompt_start_ns=at.start_ns,
         triggered_by=_triggered_by(s, starts),
         waited_for=_waited_for(waits, work),
         retry_of=_retry_of(e),
         engine_seen=waiting.engine_seen(s) or _never_reached(s),
+        unseen=missed,
     )
+
+
+def _marked(claims: Iterable[Interval], missed: tuple[Range, ...]) -> Iterator[Interval]:
+    """Claims on a time in which something may have gone unseen are estimates there."""
+    for x in claims:
+        hidden = [(max(a, x.start_ns), min(b, x.end_ns)) for a, b in missed]
+        hidden = union(hidden)
+        for estimate, ranges in (
+            (True, hidden),
+            (x.estimate, subtract([(x.start_ns, x.end_ns)], hidden)),
+        ):
+            for start, end in ranges:
+                yield msgspec.structs.replace(x, start_ns=start, end_ns=end, estimate=estimate)
 
 
 def _first(starts: list[Start]) -> Start | None:

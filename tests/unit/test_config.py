@@ -42,6 +42,7 @@ off = ["faults"]
 ring_kb = 1024
 packet_ring_kb = 2048
 variant = "tracepoint"
+arming = "always"
 
 [[server]]
 name = "mine"
@@ -63,7 +64,11 @@ def test_whole_file() -> None:
         spike=SpikeSection(min_ms=100.0, factor=2.5),
         history=HistorySection(max_age_days=7.0, max_mb=64.0),
         probes=ProbesSection(
-            off=("faults",), variant="tracepoint", ring_kb=1024, packet_ring_kb=2048
+            off=("faults",),
+            variant="tracepoint",
+            arming="always",
+            ring_kb=1024,
+            packet_ring_kb=2048,
         ),
         server=(
             ServerEntry(name="mine", port=9000),
@@ -116,6 +121,11 @@ def test_an_empty_file_is_all_defaults() -> None:
             "[[server]]\nname='a'\nport=1\nprogram='olama'",
             "line 4: `program`: not one of llama-server, ollama, llama-swap, local-ai, vllm",
             "in [[server]]",
+        ),
+        (
+            "[probes]\narming='never'",
+            "line 2: `arming`: not one of auto, always",
+            "in [probes]",
         ),
         (
             "[probes]\nvariant='kprobe'",

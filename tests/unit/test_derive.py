@@ -131,7 +131,13 @@ def test_a_request_without_a_token_and_still_open() -> None:
         ({"lost": (Lost(ts_ns=T0, kind="span", count=3),)}, "records.lost"),
         ({"lost": (Lost(ts_ns=T0, kind="span.lookup", count=17),)}, "records.lost"),
         ({"began_ns": T0 + 1}, "began.late"),
-        ({"armed": (Armed(ts_ns=ns(5), group="files", on=True),)}, "armed.late"),
+        (
+            {
+                "armed": (Armed(ts_ns=ns(5), group="files", on=True),),
+                "hop": hop(arrival=1, read=1.1, body=1, head=29.8, first_token=29.8, end=100),
+            },
+            "armed.late",
+        ),
         ({"req": request(first_token=30, end=40, read=None)}, "read.unseen"),
         ({"req": request(first_token=30, end=40, why="gap")}, "end.unseen"),
         ({"req": request(first_token=30, end=40, unreadable="compressed")}, "unreadable"),
@@ -162,8 +168,10 @@ def test_what_no_probe_watched_is_unknown() -> None:
     d = derive(warm_router(armed=off))
     assert (d.facts.major_faults, d.facts.minor_faults) == (None, None)
     assert d.facts.weights_bytes == 0
-    late = derive(router(armed=(Armed(ts_ns=ns(5), group="files", on=True),)))
+    late = derive(router(armed=(Armed(ts_ns=ns(870), group="files", on=True),)))
     assert (late.facts.weights_bytes, late.facts.weights_bytes_from_disk) == (None, None)
+    never = derive(router(armed=(Armed(ts_ns=T0 - 1, group="files", on=False),)))
+    assert (never.facts.weights_bytes, never.facts.weights_bytes_from_disk) == (None, None)
 
 
 def test_a_start_whose_weights_were_not_seen() -> None:

@@ -193,11 +193,16 @@ class Discovery:
         return records
 
     def _mapped(self, tgid: int, now_ns: int) -> list[AnyRecord]:
-        fresh = [f for f in files.already_open(tgid, now_ns) if (f.dev, f.ino) not in self._files]
+        named = {key for key, file in self._files.items() if file.path is not None}
+        fresh = [f for f in files.already_open(tgid, now_ns) if (f.dev, f.ino) not in named]
         for file in fresh:
             self._remember(file)
             self._kernel.track_file(file.dev, file.ino)
         return list(fresh)
+
+    def look_again(self, now_ns: int) -> list[AnyRecord]:
+        """Files that watched processes took up while nobody looked."""
+        return [record for tgid in list(self._tree) for record in self._mapped(tgid, now_ns)]
 
     def _sockets(self, known: Collection[int], now_ns: int) -> list[AnyRecord]:
         """Sockets of processes that were not `known` before."""

@@ -56,6 +56,9 @@ def format_of_name(path: str | None) -> str | None:
 
 
 class Mount(msgspec.Struct, frozen=True):
+    """`number`: as /proc/PID/fdinfo names it."""
+
+    number: int
     point: str
     fs: str
     source: str
@@ -86,7 +89,7 @@ def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
         if len(fields) < 5 or len(tail) < 2:
             continue
         major, _, minor = fields[2].partition(":")
-        mount = Mount(_unescape(fields[4]), tail[0], _unescape(tail[1]))
+        mount = Mount(int(fields[0]), _unescape(fields[4]), tail[0], _unescape(tail[1]))
         found.setdefault((int(major), int(minor)), mount)
     return found
 
@@ -148,16 +151,36 @@ def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
             yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
 
 
+def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> Iterator[tuple[int, int, str]]:
+    """(dev, ino, path) of the files a process has a descriptor of; no file is touched for it."""
+    devices = {m.number: major << 20 | minor for (major, minor), m in known.items()}
+    folder = Path(f"/proc/{tgid}/fd")
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            path = proc.readlink(f"{folder}/{number}")
+            lines = _lines(f"/proc/{tgid}/fdinfo/{number}") if path.startswith("/") else []
+        except OSError:
+            continue
+        info = dict(line.split(":", 1) for line in lines if ":" in line)
+        dev = devices.get(int(info.get("mnt_id", -1)))
+        if dev is not None and "ino" in info:
+            yield dev, int(info["ino"]), path
+
+
 def _in_root(tgid: int, path: str) -> bytes:
     """`path` as the process sees it, whatever the locale of ours is."""
     return f"/proc/{tgid}/root{path}".encode()
 
 
 def already_open(tgid: int, ts_ns: int) -> list[File]:
-    """Large regular files a process has mapped, as it names them."""
+    """Large regular files a process has mapped or open, as it names them."""
     known = mounts(tgid)
     found: dict[tuple[int, int], File] = {}
-    for dev, ino, path in _mapped(tgid):
+    for dev, ino, path in (*_mapped(tgid), *_held(tgid, known)):
         mount = known.get((dev >> 20, dev & 0xFFFFF))
         if (dev, ino) in found or path.endswith(" (deleted)") or mount is None:
             continue

@@ -71,6 +71,16 @@ def rss_bytes(tgid: int) -> int | None:
     return int(fields[21]) * os.sysconf("SC_PAGESIZE") if fields else None
 
 
+def read_counts(tgid: int) -> tuple[int, int] | None:
+    """Bytes it has read by system calls, and bytes that storage gave it."""
+    try:
+        lines = Path(f"/proc/{tgid}/io").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    counts = dict(line.split(": ", 1) for line in lines)
+    return int(counts["rchar"]), int(counts["read_bytes"])
+
+
 def command(tgid: int, *, child: bool) -> Command | None:
     return parse_command(exe(tgid), argv(tgid), child=child)
 

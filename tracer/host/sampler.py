@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracer.host import files, proc
 from tracer.host.discovery import Discovery
-from tracer.records import AnyRecord, File, Insert, Memory, Resident
+from tracer.records import AnyRecord, File, Insert, Io, Memory, Resident
 
 _MEMORY_EVERY_NS = 250_000_000
 _CACHE_EVERY_NS = 1_000_000_000
@@ -37,6 +37,15 @@ class Sampler:
         """When the last request is over and the processor is free: all weights."""
         keys = {(file.dev, file.ino) for file in self._discovery.files() if file.fmt}
         return self._cache(now_ns, keys)
+
+    def read(self, now_ns: int) -> list[AnyRecord]:
+        """What each watched process has read so far."""
+        counts = ((tgid, proc.read_counts(tgid)) for tgid in self._discovery.tree)
+        return [
+            Io(ts_ns=now_ns, tgid=tgid, read_chars=found[0], read_bytes=found[1])
+            for tgid, found in counts
+            if found is not None
+        ]
 
     def _memory(self, now_ns: int) -> list[AnyRecord]:
         if now_ns < self._memory_due_ns:

@@ -18,6 +18,7 @@ from tracer.kernel import layouts, libbpf
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
+Look = Callable[[list[bytes]], bool]
 #: A request's first bytes wake us, but the server needs the processor then: so long they may lie.
 DEFER_MS = 200
 #: Whoever sleeps longer than this asks to be woken by a request's first bytes.
@@ -52,13 +53,15 @@ class Rings:
     """Records come out in the order of each ring. `patient`: the one that may wait a little.
 
     Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
-    so that a request's first bytes wake us.
+    so that a request's first bytes wake us. `look` sees new records as soon as they are there,
+    in whichever thread took them; it says whether the next bytes have to wake us too.
     """
 
     def __init__(
         self, urgent: tuple[int, int], patient: tuple[int, int], doze: Callable[[], None]
     ) -> None:
-        self._doze = doze
+        self.doze = doze
+        self.look: Look | None = None
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
@@ -86,7 +89,7 @@ class Rings:
             self._pace_ms = pace_ms
             os.eventfd_write(self._nudge, 1)
         if pace_ms >= DOZE_MS:
-            self._doze()
+            self.doze()
             # What came before the kernel knew will wake nobody.
             if self._consume() and self._taken:
                 return
@@ -140,8 +143,12 @@ class Rings:
         with self._lock:
             if self._handle is None:
                 return False
+            look, before = self.look, len(self._taken)
             libbpf.consume_ring(self._handle)
-            return True
+            fresh = self._taken[before:] if look else []
+        if look and fresh and look(fresh):
+            self.doze()
+        return True
 
     def _pump(self) -> None:
         # A burst fills a ring in a millisecond; copying it out takes little and must not wait.
@@ -157,6 +164,8 @@ class Rings:
     def _sleep(self) -> None:
         """Until it is time to drain."""
         if self._only_patient(self._pace_ms):
+            if self.look is not None:
+                self._consume()
             until = time.monotonic() + DEFER_MS / 1000
             while not self._fill.hurries() and (left := until - time.monotonic()) > 0:
                 if not self._only_patient(left * 1000):

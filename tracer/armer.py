@@ -1,0 +1,143 @@
+"""Turns the dear probes on and off as tracer/arming.py says, from two threads.
+
+What cannot wait for the engine (a process start, the first bytes of a request after a pause) is
+seen by whoever takes records out of the rings, and turns them on at once; all else is decided by
+the engine's thread, which owns the policy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tracer.arming import GROUP, Arming, Change, Port, Why
+from tracer.errors import RecordError
+from tracer.http.first import only_looks
+from tracer.kernel import layouts, wire
+from tracer.kernel.wire import RawPacket
+from tracer.records import AnyRecord, Armed, Conn
+
+#: The next step may be so far off: doubt that comes up before is doubt now.
+_AHEAD_NS = 250_000_000
+_STARTS = frozenset(n for n, kind in layouts.KINDS.items() if kind in ("fork", "exec"))
+_PACKET = next(n for n, kind in layouts.KINDS.items() if kind == "packet")
+
+
+class Rings(Protocol):
+    """What is asked of tracer/kernel/ring.py."""
+
+    look: Callable[[list[bytes]], bool] | None
+    doze: Callable[[], None]
+
+
+class Groups(Protocol):
+    """What is asked of tracer/kernel/loader.py: attach and detach give ns."""
+
+    def attach(self, group: str) -> int: ...
+    def detach(self, group: str) -> int: ...
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the thread at the rings goes by: see tracer/arming.py."""
+
+    doubted_ns: int = 0
+    ports: frozenset[Port] = frozenset()
+
+
+class Armer:
+    """`follow()` all records and `step()` now and then, in one thread; `state` from any."""
+
+    def __init__(self, groups: Groups, rings: Rings, arming: Arming) -> None:
+        self._groups = groups
+        self._rings = rings
+        self._arming = arming
+        self._lock = threading.Lock()
+        self._on = True
+        self._turned: list[tuple[Change, Armed]] = []
+        self._order = _Order()
+        self.state = Armed(ts_ns=arming.since_ns, group=GROUP, on=True, why=arming.why)
+
+    def begin(self) -> list[AnyRecord]:
+        """What is in effect from the start."""
+        return [self.state]
+
+    @property
+    def next_ns(self) -> int | None:
+        """When `step()` is due though nothing happens."""
+        return self._arming.next_ns
+
+    def follow(self, records: Iterable[AnyRecord], now_ns: int) -> list[Armed]:
+        """Take in what happened, do what is due; what was turned on or off."""
+        for record in records:
+            self._arming.feed(record)
+        return self.step(now_ns)
+
+    def step(self, now_ns: int) -> list[Armed]:
+        """Do what is due; what was turned on or off since the last step, here or at the rings."""
+        with self._lock:
+            for change, armed in self._turned:
+                self._arming.changed(change, armed.ts_ns)
+            due = self._arming.due(now_ns)
+            if due is not None:
+                self._turn(due)
+                self._arming.changed(due, self.state.ts_ns)
+            turned, self._turned = self._turned, []
+        self._order = _Order(self._arming.doubted_ns, self._arming.asked_before)
+        if not self._on and self._in_doubt(now_ns + _AHEAD_NS):
+            self._rings.doze()
+        return [armed for _, armed in turned]
+
+    def _turn(self, change: Change) -> None:
+        """Under the lock: attach or detach. It counts as off from before, as on from after."""
+        began_ns = time.monotonic_ns()
+        if change.on:
+            took_ns = self._groups.attach(GROUP)
+            ts_ns = time.monotonic_ns()
+        else:
+            ts_ns = began_ns
+            took_ns = self._groups.detach(GROUP)
+        self._on = change.on
+        self._rings.look = None if change.on else self._look
+        self.state = Armed(ts_ns=ts_ns, group=GROUP, on=change.on, why=change.why, took_ns=took_ns)
+        self._turned.append((change, self.state))
+
+    # --- at the rings ----------------------------------------------------------------
+
+    def _look(self, fresh: list[bytes]) -> bool:
+        """Turn on where one of these records asks for it; else whether the next bytes may."""
+        why = next((w for data in fresh if (w := self._asks(data)) is not None), None)
+        if why is None:
+            return self._in_doubt(time.monotonic_ns())
+        with self._lock:
+            if not self._on:
+                self._turn(Change(True, why))
+        return False
+
+    def _in_doubt(self, now_ns: int) -> bool:
+        return now_ns > self._order.doubted_ns
+
+    def _asks(self, data: bytes) -> Why | None:
+        if len(data) < layouts.HEADER.size:
+            return None
+        ts_ns, _, _, kind, _, flags = layouts.HEADER.packer.unpack_from(data)
+        if kind in _STARTS:
+            return "process"
+        if kind != _PACKET or flags & wire.PACKET_EGRESS:
+            return None
+        try:
+            raw = wire.decode(data)
+        except RecordError:
+            return None
+        assert isinstance(raw, RawPacket)
+        sure = ts_ns <= self._order.doubted_ns and self._asked_before(raw.conn)
+        return None if sure or not raw.payload or only_looks(raw.payload) else "arrival"
+
+    def _asked_before(self, conn: Conn) -> bool:
+        ports = self._order.ports
+        if conn.netns:
+            return (conn.netns, conn.server_port) in ports
+        return any(port == conn.server_port for _, port in ports)
