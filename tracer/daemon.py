@@ -17,6 +17,7 @@ from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.own import one_arena
 from tracer.kernel.features import missing_capabilities
 from tracer.kernel.loader import Kernel
+from tracer.kernel.modtypes import without_module_types
 from tracer.kernel.probes import PROBES
 from tracer.log import log
 
@@ -37,6 +38,7 @@ def run(
     _check_rights()
     _check_groups(config)
     one_arena()
+    without_module_types()
     sys.setswitchinterval(_SWITCH_S)
     with contextlib.ExitStack() as stack:
         place = claim(Path(config.socket), config.group)

@@ -172,20 +172,20 @@ def test_a_service_that_failed() -> None:
         "StatusText": "",
     }
     outsider = state.Access("/run/ttft/ttft.sock", "ttft", (), False, "cannot ask")
-    answer = state.answer(shown, outsider, "1.3", None, ["  one", "  two"])
+    answer = state.answer(shown, outsider, "1.3", None, ["    one", "    two"])
     assert (answer["pid"], answer["state"], answer["at_boot"]) == (None, "failed", False)
     assert state.lines(answer) == [
         "state     failed",
         "at boot   does not start",
         "unit      /etc/systemd/system/ttftd.service",
         "version   1.3 installed",
-        "restarts  5 after failures (watchdog)",
+        "restarts  5 after failures, the last: watchdog",
         "socket    /run/ttft/ttft.sock",
         "may ask   root, and members of the group ttft: nobody yet",
         "you       cannot ask",
         "its last words:",
-        "  one",
-        "  two",
+        "    one",
+        "    two",
     ]
 
 

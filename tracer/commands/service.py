@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from tracer.render_units import clean
 from tracer.service import host, plan, state
 
 NOT_RUNNING = 3
+_NO_GROUP = f"cannot ask: there is no group {plan.USER}; only root may"
 
 _dry = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 _packaged = click.option(
@@ -113,13 +115,15 @@ def _tell(text: str) -> None:
 
 def _access(path: str) -> state.Access:
     try:
-        members: tuple[str, ...] | None = tuple(grp.getgrnam(plan.USER).gr_mem)
+        group = grp.getgrnam(plan.USER)
     except KeyError:
-        members = None
-    # The folder is closed to outsiders, so that the socket cannot even be looked at.
-    allowed = os.access(path, os.W_OK) or (os.geteuid() == 0)
-    why_not = None if allowed else f"cannot ask: sudo usermod -aG {plan.USER} $USER, log in again"
-    return state.Access(path, plan.USER, members, allowed, why_not)
+        return state.Access(path, plan.USER, None, os.geteuid() == 0, why_not=_NO_GROUP)
+    allowed = os.geteuid() == 0 or group.gr_gid in (os.getegid(), *os.getgroups())
+    name = pwd.getpwuid(os.getuid()).pw_name
+    why_not = f"cannot ask: sudo usermod -aG {plan.USER} {name}, then log out and in again"
+    if name in group.gr_mem:
+        why_not = "cannot ask in this session, which is older than the membership: log in again"
+    return state.Access(path, plan.USER, tuple(group.gr_mem), allowed, None if allowed else why_not)
 
 
 def _needs_systemd() -> None:

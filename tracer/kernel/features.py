@@ -25,7 +25,6 @@ FULL_NEEDS = (
     "BPF_MAP_TYPE_TASK_STORAGE", "BPF_FUNC_task_storage_get", "BPF_FUNC_get_current_task_btf",
     "BPF_FUNC_for_each_map_elem", "BPF_FUNC_find_vma", "BPF_FUNC_loop",
 )  # fmt: skip
-ENOTSUPP = 524
 _PROG_RAW_TRACEPOINT, _PROG_TRACING = 17, 26
 _FENTRY = 24
 _RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -38,7 +37,7 @@ _EXCHANGE = (
 )
 _MAP_RINGBUF = 27
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
-_CAP_SYS_ADMIN = 21
+CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _plain_because(types: bytes) -> str | None:
     for name in FULL_NEEDS:
         if b"\0%s\0" % name.encode() not in types:
             return name
-    refused = libbpf.try_program(_PROG_RAW_TRACEPOINT, _EXCHANGE) in (errno.EINVAL, ENOTSUPP)
+    refused = libbpf.try_program(_PROG_RAW_TRACEPOINT, _EXCHANGE) in (errno.EINVAL, libbpf.ENOTSUPP)
     return "atomic exchange" if refused else None
 
 
@@ -137,11 +136,16 @@ def _read_btf(btf: str | None) -> bytes:
 
 def missing_capabilities() -> list[str]:
     """Those of the needed capabilities this process lacks."""
-    status = Path("/proc/self/status").read_text()
-    mask = next(int(s.split()[1], 16) for s in status.splitlines() if s.startswith("CapEff:"))
-    if mask >> _CAP_SYS_ADMIN & 1:
+    mask = capabilities()
+    if mask >> CAP_SYS_ADMIN & 1:
         return []
     return [name for bit, name in sorted(_CAPABILITIES.items()) if not mask >> bit & 1]
+
+
+def capabilities() -> int:
+    """The effective ones of this process, a bit each."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(s.split()[1], 16) for s in status.splitlines() if s.startswith("CapEff:"))
 
 
 def _lockdown() -> str:

@@ -26,7 +26,7 @@ from tracer.service.plan import Plan, Remove, Run, Situation, Step, Texts, Write
 
 _ASK_S = 2.0
 _RUN_S = 120.0
-_LAST = ("-n", "8", "-o", "cat", "--no-pager")
+_LAST = ("-t", "ttftd", "-n", "5", "-o", "cat", "--no-pager")
 _SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
 """In a checkout; a wheel has them beside this module."""
 
@@ -196,7 +196,7 @@ def carry_out(todo: Plan, say: Callable[[str], None], *, dry: bool) -> None:
         elif dry:
             say(f"  would    {step.say}{_how(step)}")
         else:
-            _do(step, step.action)
+            _do(step, step.action, say)
             say(f"  done     {step.say}")
     for note in todo.notes if not dry else ():
         say(note)
@@ -206,7 +206,7 @@ def _how(step: Step) -> str:
     return f": {' '.join(step.action.argv)}" if isinstance(step.action, Run) else ""
 
 
-def _do(step: Step, action: plan.Action) -> None:
+def _do(step: Step, action: plan.Action, say: Callable[[str], None]) -> None:
     try:
         match action:
             case Write(path, text):
@@ -214,7 +214,7 @@ def _do(step: Step, action: plan.Action) -> None:
             case Remove(path):
                 _remove(Path(path))
             case Run(argv, may_fail):
-                _run(step, argv, may_fail)
+                _run(step, argv, may_fail, say)
     except OSError as error:
         raise TtftError(
             f"{step.say}: {error.filename or ''}: {error.strerror or error}",
@@ -241,18 +241,23 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _run(step: Step, argv: tuple[str, ...], may_fail: bool) -> None:
+def _run(step: Step, argv: tuple[str, ...], may_fail: bool, say: Callable[[str], None]) -> None:
     done = subprocess.run(  # noqa: S603 - from the plan
         argv, capture_output=True, text=True, check=False, timeout=_RUN_S
     )
     if done.returncode == 0 or may_fail:
         return
-    said = done.stderr.strip().splitlines()
-    message = f"{step.say} failed: {said[0] if said else f'exit code {done.returncode}'}"
-    log = last_words() if plan.UNIT in argv else []
-    raise TtftError("\n".join([message, *log]), f"journalctl -u {plan.UNIT} has it all")
+    said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if plan.UNIT not in argv:
+        raise TtftError(f"{step.say} failed: {said[0]}")
+    log = last_words()
+    if log:
+        say(f"  failed   {step.say}; the daemon's last words:")
+        for line in log:
+            say(line)
+    raise TtftError(f"{step.say} failed: {said[0]}", f"journalctl -u {plan.UNIT} has it all")
 
 
 def last_words() -> list[str]:
-    """The last lines of the daemon's log, without their times."""
-    return [f"  {line}" for line in _output("journalctl", "-u", plan.UNIT, *_LAST).splitlines()]
+    """The last lines that the daemon itself logged, without their times."""
+    return [f"    {line}" for line in _output("journalctl", "-u", plan.UNIT, *_LAST).splitlines()]

@@ -69,7 +69,9 @@ def lines(known: Json) -> list[str]:
         f"version   {_version(known)}",
     ]
     if known["restarts"]:
-        found.append(f"restarts  {known['restarts']} after failures ({known['result']})")
+        last = known["result"]
+        why = f", the last: {last}" if last not in (None, "success") else ""
+        found.append(f"restarts  {known['restarts']} after failures{why}")
     if known["says"]:
         found.append(f"says      {known['says']}")
     members = known["members"]
