@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import click
 
@@ -24,6 +25,7 @@ COMMANDS = {
     "record": "files",
     "replay": "files",
     "doctor": "doctor",
+    "completion": "completion",
     "service": "service",
 }
 """Each command of `ttft` and the module under tracer/commands that has it."""
@@ -38,7 +40,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = COMMANDS.get(cmd_name)
         if module is None:
-            return None
+            return super().get_command(ctx, cmd_name)
         found = getattr(importlib.import_module(f"tracer.commands.{module}"), cmd_name)
         assert isinstance(found, click.Command)
         return found
@@ -80,6 +82,20 @@ def ttft(socket: str | None) -> None:
       ttft spikes      what was slow, why, and what to do
       ttft show 17     one request in detail
     """
+
+
+@ttft.command(hidden=True)
+@click.argument("prefix", type=click.Path(path_type=Path))
+def manual(prefix: Path) -> None:
+    """Write man pages and completion scripts under PREFIX, as in /usr: for packages.
+
+    \b
+    Example:
+      ttft manual debian/tmp/usr
+    """
+    from tracer.commands.manual import install
+
+    install(prefix, ttft, ttftd)
 
 
 @click.group(context_settings=SETTINGS)

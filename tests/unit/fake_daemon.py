@@ -18,6 +18,7 @@ from tracer.api_metrics import Metrics
 from tracer.api_socket import claim
 from tracer.api_streams import Fanout, events_fanout, records_fanout
 from tracer.derive import derive
+from tracer.derived import Derived
 from tracer.export.chrome import dump
 from tracer.store import Store
 
@@ -132,10 +133,10 @@ class FakeDaemon(NamedTuple):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[FakeDaemon]:
+def serving(folder: Path, requests: Sequence[Derived] = REQUESTS) -> Iterator[FakeDaemon]:
     """Run it in a thread. The socket is bound before, so clients may connect at once."""
     store = Store(folder / "history.db")
-    store.put(REQUESTS)
+    store.put(requests)
     backend = FakeBackend(store)
     server = ApiServer(claim(folder / "ttft.sock", GROUP))
     loop = asyncio.new_event_loop()

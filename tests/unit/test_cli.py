@@ -47,7 +47,8 @@ def test_requests(ask: Runner) -> None:
     expected = [orjson.loads(answers.dumps(answers.answer(item))) for item in REQUESTS]
     assert (ran.code, ran.json, ran.err) == (0, expected, "")
     assert [item["id"] for item in ask("requests", "--last", "1", "--json").json] == [18]
-    assert ask("requests", "--model", "none").out == "No requests.\n"
+    none = "No requests for none. ttft status says what is watched.\n"
+    assert ask("requests", "--model", "none").out == none
     assert [text.split()[0] for text in ask("requests").out.splitlines()[2:]] == ["16", "17", "18"]
 
 
@@ -79,6 +80,8 @@ def test_status_and_models(ask: Runner) -> None:
         ["spikes"],
         ["show", "1"],
         ["models"],
+        ["watch"],
+        ["spikes", "--summary"],
         ["export", "1", "-o", "-"],
         ["record", "-o", "x"],
     ],

@@ -30,6 +30,8 @@ def below(typed: str, group: click.Group) -> dict[str, click.Command]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if command.hidden:
+            continue
         whole = f"{typed} {name}"
         found |= below(whole, command) if isinstance(command, click.Group) else {whole: command}
     return found

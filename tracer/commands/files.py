@@ -22,6 +22,7 @@ from tracer.commands.shared import (
     decode,
     harmless,
     json_option,
+    offered,
     paint,
     print_json,
     print_lines,
@@ -62,9 +63,22 @@ def _save(path: str, data: bytes) -> None:
 
 
 @click.command()
-@click.argument("number", metavar="[ID]", required=False, type=click.IntRange(0))
+@click.argument(
+    "number",
+    metavar="[ID]",
+    required=False,
+    type=click.IntRange(0),
+    shell_complete=offered("ids"),
+)
 @click.option("--since", type=DURATION, metavar="TIME", help="All requests of the last 10m, 1h.")
-@click.option("--output", "-o", required=True, metavar="FILE", help="Where to; - for stdout.")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="Where to; - for stdout.",
+)
 @click.pass_context
 def export(context: click.Context, number: int | None, since: str | None, output: str) -> None:
     """Write a Chrome trace to open in https://ui.perfetto.dev.
@@ -91,7 +105,7 @@ def export(context: click.Context, number: int | None, since: str | None, output
 
 
 @click.command()
-@click.option("--output", "-o", required=True, metavar="FILE", help="Where to.")
+@click.option("--output", "-o", required=True, metavar="FILE", type=click.Path(), help="Where to.")
 @click.option("--for", "length", type=DURATION, metavar="TIME", help="Stop after 60s, 10m.")
 @click.pass_context
 def record(context: click.Context, output: str, length: str | None) -> None:
@@ -185,7 +199,9 @@ def _drop_half_line(path: Path, file: FileIO) -> tuple[int, int]:
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--show", "number", type=click.IntRange(0), metavar="ID", help="One in detail.")
-@click.option("--trace", metavar="OUT", help="Write a Chrome trace of all requests.")
+@click.option(
+    "--trace", metavar="OUT", type=click.Path(), help="Write a Chrome trace of all requests."
+)
 @json_option
 def replay(file: Path, number: int | None, trace: str | None, as_json: bool) -> None:
     """The answers of a recording: no daemon, no root, any machine.

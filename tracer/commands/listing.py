@@ -14,11 +14,14 @@ from tracer.commands.shared import (
     json_option,
     last_option,
     model_option,
+    none_found,
+    offered,
     paint,
     print_json,
     print_lines,
     since_option,
 )
+from tracer.render_units import wrap
 
 
 @click.command()
@@ -61,11 +64,13 @@ def requests(
     answers = decode(client(context).get("/v1/requests", query))
     if as_json:
         return print_json(answers)
+    if not answers:
+        return print_lines(wrap(none_found(since, model), render.COLUMNS))
     return print_lines(render.requests(answers, paint=paint(), now=datetime.now(UTC)))
 
 
 @click.command()
-@click.argument("number", metavar="ID", type=click.IntRange(0))
+@click.argument("number", metavar="ID", type=click.IntRange(0), shell_complete=offered("ids"))
 @json_option
 @click.pass_context
 def show(context: click.Context, number: int, as_json: bool) -> None:

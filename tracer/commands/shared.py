@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +52,26 @@ last_option = click.option(
 since_option = click.option(
     "--since", type=DURATION, metavar="TIME", help="Only those of the last 30s, 10m, 1h, 7d."
 )
-model_option = click.option("--model", "-m", metavar="NAME", help="Only those for this model.")
+
+
+def offered(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What a shell may complete an argument with; asked for only when a shell does."""
+
+    def ask(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
+        completion = importlib.import_module("tracer.commands.completion")
+        found: list[Any] = getattr(completion, what)(context, parameter, typed)
+        return found
+
+    return ask
+
+
+model_option = click.option(
+    "--model",
+    "-m",
+    metavar="NAME",
+    shell_complete=offered("models"),
+    help="Only those for this model.",
+)
 
 
 def client(context: click.Context, timeout_s: float | None = None) -> Client:
@@ -148,6 +169,13 @@ def block() -> str:
     return "\u2588" if encoding == "utf8" else "#"
 
 
+def none_found(since: str | None, model: str | None) -> str:
+    """What to say where no request was kept that fits."""
+    whose = f" for {model}" if model else ""
+    when = f" in the last {since}" if since else ""
+    return f"No requests{whose}{when}. ttft status says what is watched."
+
+
 def say(text: str) -> None:
     """Progress, to standard error."""
     click.echo(clean(text), err=True)
@@ -165,15 +193,19 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None = Non
         return _complain(name, error.message, error.hint, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _complain(name, "interrupted", None)
-    except (BrokenPipeError, SystemExit):
-        # SystemExit is click's own way of ending at a closed pipe.
-        _silence()
-        return 1
+    except (BrokenPipeError, SystemExit) as error:
+        # SystemExit is click's own way of ending at a closed pipe, and after completing a word.
+        return _silence() if getattr(error, "code", 1) else 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        hint = "give a path in a folder that is there, and that you may use" if where else None
-        return _complain(name, f"{where}{error.strerror or error}", hint)
+        return _complain(name, f"{where}{error.strerror or error}", _hint(error))
     return result if isinstance(result, int) else 0
+
+
+def _hint(error: OSError) -> str | None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space there, or write elsewhere"
+    return "give a path in a folder that is there, and that you may use" if error.filename else None
 
 
 def _standard_streams() -> None:
@@ -195,10 +227,11 @@ def _wrong_usage(error: click.ClickException, name: str) -> int:
     return _complain(name, error.format_message(), f"see: {where} -h", error.exit_code)
 
 
-def _silence() -> None:
+def _silence() -> int:
     """Nobody reads our output any more: let the interpreter's last flush go nowhere."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return 1
 
 
 def _complain(name: str, message: str, hint: str | None, exit_code: int = 1) -> int:
