@@ -130,6 +130,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "libbpf_probe_bpf_map_type": (c_int, (c_int, c_void_p)),
 }
 
+ENOTSUPP = 524  # the kernel's own, not in errno.h
 _REFUSED = re.compile(r"prog '(\w+)': .*(?:fail|can't|invalid)", re.IGNORECASE)
 _LOG_NOISE = re.compile(r"\s*(processed |-- |libbpf: |\d+: |;|[\w.]+: \(|max_states)")
 
@@ -314,11 +315,17 @@ def delete(fd: int, key: bytes) -> bool:
 
 
 def lookup_and_delete(fd: int, key: bytes, size: int) -> bytes | None:
-    """The value as it was when it was deleted; None where there was no such key."""
+    """The value as it was when it was deleted; None where there was no such key.
+
+    Before 3e87f192b405 (5.14) a hash cannot do that at once: then it is as it was just before.
+    """
     value = ctypes.create_string_buffer(size)
     result = library().bpf_map_lookup_and_delete_elem(fd, key, value)
     if result < 0 and ctypes.get_errno() == errno.ENOENT:
         return None
+    if result < 0 and ctypes.get_errno() in (ENOTSUPP, errno.EINVAL):
+        found = lookup(fd, key, size)
+        return found if delete(fd, key) else None
     _check("cannot take out of a map", result)
     return value.raw
 
