@@ -7,28 +7,21 @@ threads, so that no reader holds up the pipeline.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
-
-import anyio.to_thread
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracer import answers, answers_state, summary
 from tracer.answers import Json, dumps
 from tracer.answers_state import Fact, ModelSeen, Status
+from tracer.api_http import Request, Response, Server, told
 from tracer.api_metrics import Metrics
 from tracer.api_query import Missing, WrongQuery, duration_ns, last, number, query, since_ns
 from tracer.api_socket import Place
-from tracer.api_streams import SlowReader, with_heartbeat
+from tracer.api_streams import with_heartbeat
 from tracer.errors import StoreError, TtftError
 from tracer.store import Store
 
@@ -37,12 +30,9 @@ LAST_MAX = 10_000
 SUMMED_MAX = 10_000
 DAY_NS = 86_400_000_000_000
 TRACE_MAX = 500
-THREADS = 2
-CONNECTIONS_MAX = 64
 STREAMS_MAX = {"events": 8, "records": 2}
 """Each recording may hold back 4 MiB for a slow reader."""
 HEARTBEAT_S = 15.0
-HEAD_S = 10.0
 
 
 class Backend(Protocol):
@@ -79,7 +69,7 @@ def _list(batches: Iterable[list[bytes]]) -> Iterator[bytes]:
 
 
 class _Routes:
-    """One method a route. The plain ones run in a worker thread."""
+    """One method a route."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -107,7 +97,7 @@ class _Routes:
         if len(found) <= LAST_DEFAULT:
             return _json(b"".join(_list(store.answers(found))))
         # Piece by piece: ten thousand answers are more than the daemon may weigh.
-        return StreamingResponse(_list(store.answers(found)), media_type="application/json")
+        return Response(_list(store.answers(found)), media_type="application/json")
 
     def summary(self, request: Request) -> Response:
         asked = query(request, "since", "model")
@@ -164,22 +154,22 @@ class _Routes:
         text = self._backend.metrics.text(self._backend.status().lost)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def events(self, request: Request) -> Response:
+    def events(self, request: Request) -> Response:
         query(request)
         self._check_streams("events")
         items = self._counted(
             "events", _sse(with_heartbeat(self._backend.events(), HEARTBEAT_S, b""))
         )
-        return StreamingResponse(items, media_type="text/event-stream")
+        return Response(items, media_type="text/event-stream")
 
-    async def records(self, request: Request) -> Response:
+    def records(self, request: Request) -> Response:
         length_ns = duration_ns(query(request, "for"), "for")
         self._check_streams("records")
         items = self._backend.records()
         if length_ns is not None:
             items = _for(items, length_ns / 1e9)
         items = self._counted("records", items)
-        return StreamingResponse(items, media_type="application/x-ndjson")
+        return Response(items, media_type="application/x-ndjson")
 
     def _check_streams(self, kind: str) -> None:
         if self._streams[kind] >= STREAMS_MAX[kind]:
@@ -187,7 +177,7 @@ class _Routes:
                 f"already {self._streams[kind]} streams of {kind} open", "close one and try again"
             )
 
-    async def _counted(self, kind: str, items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _counted(self, kind: str, items: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         self._streams[kind] += 1
         try:
             async for item in items:
@@ -219,20 +209,19 @@ def _error(message: str, hint: str | None, status: int) -> Response:
     return _json(dumps(answer), status)
 
 
-async def _known_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, TtftError)
-    statuses: dict[type[TtftError], int] = {WrongQuery: 400, Missing: 404, StoreError: 503}
-    return _error(error.message, error.hint, statuses.get(type(error), 503))
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    hints = {404: f"there is: {', '.join(ROUTES)}", 405: "this interface is read-only: use GET"}
-    return _error(error.detail.lower(), hints.get(error.status_code), error.status_code)
-
-
-async def _our_fault(_: Request, error: Exception) -> Response:
+def _told(error: BaseException) -> Response:
+    """The answer to a request that failed."""
+    if isinstance(error, TtftError):
+        statuses: dict[type[TtftError], int] = {WrongQuery: 400, Missing: 404, StoreError: 503}
+        return _error(error.message, error.hint, statuses.get(type(error), 503))
+    told(error)
     return _error(f"internal error ({type(error).__name__})", "see the log of ttftd", 500)
+
+
+def _refuse(status: int, message: str) -> Response:
+    """The answer to what is no request, or one too many."""
+    hint = "it is busy; try again" if status == 503 else "this interface speaks HTTP/1.1"
+    return _error(message, hint, status)
 
 
 ROUTES = {
@@ -252,69 +241,9 @@ ROUTES = {
 """Every path there is; documentation is checked against it."""
 
 
-def app(backend: Backend) -> Starlette:
-    """The ASGI application."""
-    routes = _Routes(backend)
-    made = Starlette(
-        routes=[
-            Route(path, getattr(routes, method.__name__), methods=["GET"])
-            for path, method in ROUTES.items()
-        ],
-        exception_handlers={
-            TtftError: _known_error,
-            HTTPException: _http_error,
-            Exception: _our_fault,
-        },
-    )
-    made.router.redirect_slashes = False
-    return made
-
-
-def _worth_logging(entry: logging.LogRecord) -> bool:
-    """A reader that was too slow is no fault of ours: its stream was cut off, as it must be.
-
-    What is known to go wrong in the middle of an answer (the disk) is one line, not a traceback.
-    """
-    error = entry.exc_info[1] if entry.exc_info else None
-    known = next((e for e in (error, error and error.__cause__) if isinstance(e, TtftError)), None)
-    if known is not None:
-        entry.msg, entry.args, entry.exc_info = f"ttftd: answer cut off: {known.message}", (), None
-    return not isinstance(error, SlowReader)
-
-
-class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.over = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """Asleep: without a date in the headers there is nothing to do ten times a second."""
-        await self.on_tick(0)
-        await self.over.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the daemon's business."""
-        yield
-
-
-class _Protocol(H11Protocol):
-    """A connection that asks nothing must not hold one of the few places for ever."""
-
-    _patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._patience = self.loop.call_later(HEAD_S, self._give_up)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        super().connection_lost(exc)
-
-    def _give_up(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+_STREAMS = {"/v1/events", "/v1/records"}
+"""Answered in the event loop; all others in a worker thread."""
+_PATTERNS = {path: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)) for path in ROUTES}
 
 
 class ApiServer:
@@ -322,38 +251,37 @@ class ApiServer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._server: _Uvicorn | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._server = Server(self._answer, _refuse)
+        self._routes: _Routes | None = None
 
     async def start(self, backend: Backend) -> None:
         """Answer from now on."""
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        config = uvicorn.Config(
-            app(backend),
-            # h11 bounds the size of a header, httptools does not.
-            http=_Protocol,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=1,
-        )
-        log = logging.getLogger("uvicorn.error")
-        # Not a line for each garbled request that somebody sends.
-        log.setLevel(logging.ERROR)
-        log.addFilter(_worth_logging)
-        self._server = _Uvicorn(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._place.listener]))
+        self._routes = _Routes(backend)
+        await self._server.start(self._place.listener)
 
     async def stop(self) -> None:
         """Stop answering and remove the socket; running streams are cut after a second."""
-        if self._server is not None and self._task is not None:
-            self._server.should_exit = True
-            self._server.over.set()
-            await self._task
+        await self._server.stop()
         self._place.close()
+
+    async def _answer(self, request: Request) -> Response:
+        found = ((path, pattern.fullmatch(request.path)) for path, pattern in _PATTERNS.items())
+        path, match = next(((p, m) for p, m in found if m is not None), (None, None))
+        if path is None or match is None:
+            return _error("not found", f"there is: {', '.join(ROUTES)}", 404)
+        if request.method not in ("GET", "HEAD"):
+            return _error("method not allowed", "this interface is read-only: use GET", 405)
+        asked = replace(request, path_params=match.groupdict())
+        method: Callable[[_Routes, Request], Response] = ROUTES[path]
+        assert self._routes is not None
+        work = partial(method, self._routes, asked)
+        doing = asyncio.ensure_future(
+            _at_once(work) if path in _STREAMS else self._server.in_thread(work)
+        )
+        await asyncio.wait({doing})
+        error = doing.exception()
+        return doing.result() if error is None else _told(error)
+
+
+async def _at_once(work: Callable[[], Response]) -> Response:
+    return work()

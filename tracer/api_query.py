@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from starlette.requests import Request
-
+from tracer.api_http import Request
 from tracer.errors import TtftError
 from tracer.render_units import DURATION_HELP, parse_duration
 
@@ -21,7 +20,7 @@ class Missing(TtftError):
 def query(request: Request, *allowed: str) -> dict[str, str]:
     """The parameters, each one known and given once."""
     found: dict[str, str] = {}
-    for key, value in request.query_params.multi_items():
+    for key, value in request.pairs:
         if key not in allowed:
             names = ", ".join(allowed) or "none"
             raise WrongQuery(f"unknown parameter {key[:40]!r}", f"accepted here: {names}")

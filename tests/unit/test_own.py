@@ -51,11 +51,11 @@ def test_both_programs_start_without_it() -> None:
         "shared.run = lambda *_: 0\n"
         "seen = 'ssl' in sys.modules\n"
         "try: cli.{0}()\nexcept SystemExit: pass\n"
-        "print(json.dumps([seen, type(sys.modules['ssl']).__name__]))\n"
+        "print(json.dumps([seen, sys.modules.get('ssl', 0)]))\n"
     )
     for entry in ("main", "daemon_main"):
         ran = subprocess.run(
             [sys.executable, "-c", program.replace("{0}", entry)],
             cwd=ROOT, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert json.loads(ran.stdout) == [False, "_NoTls"]
+        assert json.loads(ran.stdout) == [False, None]
