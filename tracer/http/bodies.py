@@ -16,8 +16,9 @@ _MAX_KEY = 128
 _MAX_DEPTH = 1 << 20
 
 # Skips balanced strings and all else up to the next bracket or the quote of an unfinished
-# string. Possessive, so it takes linear time and constant memory.
-_NESTED = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+# string. Possessive within, so it takes linear time; not without: Python before 3.11.4, Debian
+# 12's too, then takes an unfinished string for a whole one.
+_NESTED = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*', re.DOTALL)
 _LITERAL = re.compile(rb"[^,}\]\s]*+")
 _SPACE = b" \t\r\n"
 _QUOTE, _COLON, _COMMA = 0x22, 0x3A, 0x2C
