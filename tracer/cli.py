@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "listing",
     "models": "listing",
     "watch": "watch",
+    "report": "report",
     "export": "files",
     "record": "files",
     "replay": "files",

@@ -65,11 +65,18 @@ class Slow(msgspec.Struct, frozen=True):
     @property
     def lost_ms(self) -> float:
         """What it waited beyond what is typical."""
-        waited = self.waited_ms - self.stages_ms.get("prefill.decode", 0.0)
-        usual = self.spike.typical_ms
-        if usual is None:
-            usual = self.phases_ms.get("prefill", 0.0) - self.stages_ms.get("prefill.decode", 0.0)
-        return max(0.0, waited - usual)
+        return _lost(self.phases_ms, self.stages_ms, self.spike.typical_ms)
+
+
+def lost_ms(answer: Json) -> float:
+    """What the request of an answer waited beyond what is typical, in ms."""
+    return _lost(answer["phases_ms"], answer["stages_ms"], answer["spike"]["typical_ms"])
+
+
+def _lost(phases: dict[str, float], stages: dict[str, float], typical_ms: float | None) -> float:
+    decoding = stages.get("prefill.decode", 0.0)
+    usual = phases.get("prefill", 0.0) - decoding if typical_ms is None else typical_ms
+    return max(0.0, sum(phases.values()) - decoding - usual)
 
 
 _decoder = msgspec.json.Decoder(Slow)

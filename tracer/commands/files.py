@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from io import FileIO
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 import orjson
 
+from tracer.commands.output import save
 from tracer.commands.shared import (
     DURATION,
     block,
     client,
     decode,
-    harmless,
     json_option,
     offered,
     paint,
     print_json,
     print_lines,
     say,
-    write,
 )
 from tracer.errors import TtftError
 from tracer.render_units import size
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write beside `path`, then take its place: never half a file under the final name."""
-    if not path.parent.is_dir():
-        raise TtftError(
-            f"{path}: there is no folder {path.parent}", "make it, or give another path"
-        )
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            yield file
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _save(path: str, data: bytes) -> None:
-    if path == "-":
-        return write(harmless(data) if sys.stdout.isatty() else data)
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        # A device or a pipe is written to, not replaced.
-        target.write_bytes(data)
-        return None
-    with _replacing(target) as file:
-        file.write(data)
-    return None
 
 
 @click.command()
@@ -99,7 +66,7 @@ def export(context: click.Context, number: int | None, since: str | None, output
         raise TtftError(
             f"no requests in the last {since}", "ttft requests lists those that are kept"
         )
-    _save(output, body)
+    save(output, body)
     if output != "-":
         say(f"{output}: {size(len(body))}; open it in https://ui.perfetto.dev")
 
@@ -224,7 +191,7 @@ def replay(file: Path, number: int | None, trace: str | None, as_json: bool) -> 
     if trace is not None:
         from tracer.export.chrome import dump
 
-        _save(trace, dump(found))
+        save(trace, dump(found))
         say(f"{trace}: open it in https://ui.perfetto.dev")
         if number is None and not as_json:
             return
