@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import accuracy, footprint, memory, overhead, probes, scale, unrelated
+from bench import accuracy, arming, footprint, memory, overhead, probes, scale, unrelated
 from bench.common import Plan, Row, Size, say
 from tests.workloads import bpf
 from tracer.errors import TtftError
@@ -30,6 +30,7 @@ BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "memory": memory.run,
     "scale": scale.run,
     "accuracy": accuracy.run,
+    "arming": arming.run,
 }
 TROUBLE = (
     OSError,

@@ -62,6 +62,7 @@ _USES = ("mmap", "read", "read_direct", "munmap")
 
 _TALKS_MAX = 2048
 _PORTS_MAX = 1024
+_PROCESSES_MAX = 4096
 _FILES_MAX = 4096
 _TOOK_KEPT = 9
 _TYPICAL_OF = 3
@@ -76,11 +77,12 @@ Kind = tuple[str | None, bool | None]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """`quiet_ns`: how long nothing cold may happen before the group goes off.
 
-    A request outlasts the warm ones above `slow_ns` and `factor` x what is typical: no spike is
-    faster than that.
+    `start_ns`: the same where a process was started and has not answered anything yet. A request
+    outlasts the warm ones above `slow_ns` and `factor` x what is typical: no spike is faster.
     """
 
     quiet_ns: int = 3_000_000_000
+    start_ns: int = 120_000_000_000
     slow_ns: int = 250_000_000
     factor: float = 3.0
 
@@ -149,6 +151,8 @@ class Arming:
         self._asked: dict[int, _Asked] = {}
         self._talks: dict[int, _Listener] = {}
         self._weights: dict[tuple[int, int], None] = {}
+        self._parents: dict[int, int] = {}
+        self._young: dict[int, int] = {}
 
     # --- what happens ----------------------------------------------------------------
 
@@ -217,7 +221,10 @@ class Arming:
         if xid in self._talks:
             self._hear(self._talks[xid], ts_ns)
         asked = self._asked.pop(xid, None)
-        if asked is None or asked.cold or not good:
+        if asked is None or not good:
+            return
+        self._grown(asked.at)
+        if asked.cold:
             return
         took = asked.at.took.setdefault(asked.kind, deque(maxlen=_TOOK_KEPT))
         took.append(ts_ns - asked.arrival_ns)
@@ -233,6 +240,8 @@ class Arming:
             del self._weights[next(iter(self._weights))]
 
     def _used(self, record: Open | Span | Insert) -> None:
+        if record.tgid in self._young:
+            self._young[record.tgid] = max(self._young[record.tgid], record.ts_ns)
         if (record.dev, record.ino) not in self._weights:
             return
         if isinstance(record, Span) and record.op not in _USES:
@@ -260,8 +269,31 @@ class Arming:
 
     def _process(self, record: Fork | Exec | Process | Exit) -> None:
         self._cold(record.ts_ns)
-        if not isinstance(record, Exit):
-            self._wanted = "process"
+        if isinstance(record, Exit):
+            self._young.pop(record.tgid, None)
+            self._parents.pop(record.tgid, None)
+            return
+        self._wanted = "process"
+        tgid = record.child if isinstance(record, Fork) else record.tgid
+        if not isinstance(record, Exec):
+            self._parents[tgid] = record.parent if isinstance(record, Fork) else record.ppid
+        if not isinstance(record, Process):
+            self._young[tgid] = record.ts_ns
+        for kept in (self._parents, self._young):
+            while len(kept) > _PROCESSES_MAX:
+                del kept[next(iter(kept))]
+
+    def _grown(self, at: _Listener) -> None:
+        """Who answers has started up, and so have its helpers, but not who listens for itself."""
+        listening = {other.tgid for other in self._listeners.values()}
+        for tgid in list(self._young):
+            one: int | None = tgid
+            seen: set[int] = set()
+            while one is not None and one not in listening and one not in seen:
+                seen.add(one)
+                one = self._parents.get(one)
+            if one == at.tgid:
+                del self._young[tgid]
 
     def _port(self, record: Listen | Unlisten) -> None:
         key = (record.netns, record.port)
@@ -314,6 +346,8 @@ class Arming:
             return None
         quiet_ns = self._policy.quiet_ns
         due_ns = max(self._cold_ns, self.since_ns) + quiet_ns
+        if self._young:
+            due_ns = max(due_ns, max(self._young.values()) + self._policy.start_ns)
         # While requests keep coming, and one may find its model gone, going off is no use.
         if self.doubted_ns < due_ns:
             due_ns = max(due_ns, self._heard_ns + quiet_ns)

@@ -32,12 +32,13 @@ from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
 from tracer.kernel.loader import GroupState, Kernel, RunStats
+from tracer.kernel.probes import ON_DEMAND
 from tracer.live import Live
 from tracer.log import log
 from tracer.overview import Overview
 from tracer.pipeline import Pipeline
 from tracer.recording import header, line
-from tracer.records import AnyRecord, Host, Start
+from tracer.records import AnyRecord, Armed, Host, Start
 from tracer.service.notify import keep_alive, notify, reloading, watchdog_s
 from tracer.service.reload import changed, said, taken
 from tracer.store import Store
@@ -169,7 +170,12 @@ class Daemon:
         )
         start = Start(ts_ns=now, next_id=self._next_id, last_model=self.store.last_models())
         warm = self.store.warm_context(wall_offset_ns=offset)
-        return [host, self._config.settings(now), start, *warm]
+        return [host, self._config.settings(now), start, *self._not_there(now), *warm]
+
+    def _not_there(self, now_ns: int) -> list[Armed]:
+        """Probe groups that are off for good: what they would see is unknown, not nothing."""
+        groups = (g for g in self._kernel.groups() if g.group not in ON_DEMAND)
+        return [Armed(ts_ns=now_ns, group=g.group, on=False) for g in groups if not g.attached]
 
     async def _lives(self) -> None:
         """Comes back once the engine has answered."""

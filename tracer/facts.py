@@ -71,6 +71,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
     spans = _own_spans(s)
     off = unseen.off_for_good(e, GROUP)
     known = s.runner is not None and not off and not t.unseen
+    pages_known = not unseen.off(e, "cache", s.start_ns, s.end_ns)
     faults_known = s.runner is not None and not unseen.off(e, "faults", s.start_ns, s.end_ns)
     disk = _from_disk(s, files, spans) if known else _accounted(s, files, t.unseen)
     own = [x for x in e.lives if x.tgid != e.front and scene.role(x) != "decoy"]
@@ -80,7 +81,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
     return Facts(
         weights=tuple(dict.fromkeys(name_of(s, f) for f in files)),
         weights_bytes=_brought(s, files, spans) if known else None,
-        weights_bytes_from_disk=disk,
+        weights_bytes_from_disk=disk if pages_known else None,
         major_faults=_faults(s, spans, "fault_major") if faults_known else None,
         minor_faults=_faults(s, spans, "fault_minor") if faults_known else None,
         gpu_calls=None,

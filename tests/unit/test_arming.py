@@ -34,7 +34,7 @@ S = 1_000_000_000
 MS = 1_000_000
 NETNS, PORT, FRONT, RUNNER = 1, 8080, 100, 200
 CHAT = "/v1/chat/completions"
-POLICY = Policy(quiet_ns=3 * S)
+POLICY = Policy(quiet_ns=3 * S, start_ns=20 * S)
 
 
 def at(seconds: float) -> int:
@@ -219,6 +219,48 @@ def test_another_holder_that_was_idle_longer_keeps_all_in_doubt() -> None:
     assert told.turns(2) == [(18.2, False, "quiet")]
 
 
+def forked(seconds: float, child: int, parent: int = FRONT) -> Fork:
+    return Fork(ts_ns=at(seconds), parent=parent, child=child, comm="x")
+
+
+def test_a_start_is_over_when_it_answers() -> None:
+    told = Told()
+    told.quiet()
+    told.tell(forked(10, RUNNER), opened(11, ino=11))
+    assert told.look(10, 16, 30.9) == [(10, True, "process")], "it opens its libraries for long"
+    told.tell(opened(30, ino=11))
+    told.tell(Listen(ts_ns=at(40), tgid=RUNNER, netns=NETNS, port=9000))
+    told.warm(41, port=9000)
+    assert told.turns(2) == [(41.1, False, "quiet")]
+
+
+def test_a_start_that_answers_nothing_is_over_at_last() -> None:
+    told = Told()
+    told.quiet()
+    told.tell(forked(10, RUNNER), opened(11, ino=11))
+    assert told.look(10, 30.9, 31) == [(10, True, "process"), (31, False, "quiet")]
+
+
+def test_a_start_is_over_when_it_ends() -> None:
+    told = Told()
+    told.quiet()
+    told.tell(forked(10, RUNNER))
+    told.look(10)
+    told.tell(Exit(ts_ns=at(11), tgid=RUNNER, code=0))
+    assert told.look(13.9, 14) == [(14, False, "quiet")]
+
+
+def test_helpers_are_started_with_whom_they_help_and_other_listeners_are_not() -> None:
+    told = Told()
+    told.tell(forked(1, 300), forked(1.1, 301, parent=300))
+    told.warm(5)
+    assert told.turns(0) == [(5.1, False, "quiet")], "the front answers for its helpers"
+    told.tell(forked(10, RUNNER), Listen(ts_ns=at(11), tgid=RUNNER, netns=NETNS, port=9000))
+    told.look(10)
+    told.warm(15)
+    assert told.look(29, 30) == [(30, False, "quiet")], "not for a runner of its own port"
+
+
 def test_control_requests_end_all_trust() -> None:
     told = Told()
     told.quiet()
@@ -342,8 +384,8 @@ def test_never_off_sooner_than_allowed_and_always_off_in_the_end(told: list[AnyR
     for xid in range(1, 10):
         arming.feed(HttpEnd(ts_ns=last_ns, xid=xid, why="complete"))
     do(last_ns)
-    assert arming.next_ns is None or arming.next_ns <= max(100 * S, last_ns) + 3 * S
-    do(103 * S)
+    assert arming.next_ns is None or arming.next_ns <= max(100 * S, last_ns) + POLICY.start_ns
+    do(100 * S + POLICY.start_ns)
     assert not arming.on
     assert [c.on for _, c in changes] == [n % 2 == 1 for n in range(len(changes))], "in turns"
     on_ns = 0

@@ -21,6 +21,9 @@ _libc.mmap.argtypes = (
 )
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+_libc.syscall.restype = ctypes.c_long
+_PROCESS_MADVISE = 440  # the same on every architecture
+_MADV_PAGEOUT = 21
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -76,3 +79,31 @@ def refaulted_bytes() -> int:
         if name in ("workingset_refault_file", "workingset_refault"):
             return int(pages) * mmap.PAGESIZE
     return 0
+
+
+def page_out(pid: int, path: Path, timeout_s: float = 10.0) -> None:
+    """Takes the file's pages from a process that has it mapped, as a lack of memory would.
+
+    The kernel keeps a few that it is busy with: a twentieth of them may stay.
+    """
+    most = path.stat().st_size // 20
+    ranges = [
+        tuple(int(end, 16) for end in line.split()[0].split("-"))
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if line.endswith(str(path.resolve()))
+    ]
+    vector = (ctypes.c_size_t * (2 * len(ranges)))(
+        *(number for start, end in ranges for number in (start, end - start))
+    )
+    pidfd = os.pidfd_open(pid)
+
+    def gone() -> bool:
+        done = _libc.syscall(_PROCESS_MADVISE, pidfd, vector, len(ranges), _MADV_PAGEOUT, 0)
+        if done < 0:
+            raise OSError(ctypes.get_errno(), f"process_madvise of {pid}")
+        return cached_bytes(path) <= most
+
+    try:
+        wait_for(gone, timeout_s, f"{path} to be paged out")
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,270 @@
+"""Probes that come and go against probes that stay: the same requests, explained from both.
+
+A hundred requests in random order are recorded with all probes on; what arming would not have
+collected is dropped from the records; both are explained. Then how long turning on takes.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.common import MS, Asker, Plan, Row, limit_row, router, say, watching
+from bench.thinned import what_arming_keeps
+from tests.workloads import llama, pagecache
+from tests.workloads.ttftd import Ttftd
+from tests.workloads.waiting import wait_for
+from tracer.arming import GROUP, WORDS, Policy
+from tracer.derived import Derived
+from tracer.pipeline import Pipeline
+from tracer.recording import Recording
+from tracer.records import AnyRecord, Armed, Exec, File, Fork, HttpRequest, Open
+
+SEED = 7
+#: Longer than the probes stay on when all is quiet, and than the sleeper stays awake.
+PAUSE_S = 3.6
+SLEEP_S = 2
+#: Phases may differ by so much of themselves, or by what is no time at all.
+PART = 0.02
+LEAST_NS = 1 * MS
+ALWAYS = '[probes]\narming = "always"\n'
+
+
+@dataclass
+class Scene:
+    """What is asked: a router of two models and a server that sleeps when idle."""
+
+    plan: Plan
+    asker: Asker
+    sleeper: Asker
+    resident: str = "alpha"
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def cold(self) -> None:
+        """The other model, from the disk."""
+        self._switch(drop=True)
+
+    def switch(self) -> None:
+        """The other model, from the page cache."""
+        self._switch(drop=False)
+
+    def _switch(self, *, drop: bool) -> None:
+        self.resident = "beta" if self.resident == "alpha" else "alpha"
+        if drop:
+            pagecache.drop(self._file)
+        self.warm()
+
+    def warm(self) -> None:
+        """The model that is there."""
+        self.asker.warm(self.resident, 4)
+
+    def paused(self) -> None:
+        """The same after a pause."""
+        time.sleep(PAUSE_S)
+        self.warm()
+
+    def evicted(self) -> None:
+        """The same, its weights put out of the page cache meanwhile."""
+        for runner in self.asker.server.runners():
+            pagecache.page_out(runner, self._file)
+        self.warm()
+
+    def asleep(self) -> None:
+        """A model that its server had put away."""
+        time.sleep(PAUSE_S)
+        self.sleeper.warm("alpha", 4)
+
+    @property
+    def _file(self) -> Path:
+        return self.plan.models / f"{self.resident}.gguf"
+
+
+#: How many of a hundred.
+MIX: dict[Callable[[Scene], None], int] = {
+    Scene.cold: 16, Scene.switch: 16, Scene.warm: 38, Scene.paused: 12, Scene.evicted: 8,
+    Scene.asleep: 10,
+}  # fmt: skip
+
+
+@contextmanager
+def scene(plan: Plan) -> Iterator[Scene]:
+    """The servers, warm."""
+    log = plan.out / "sleeper.log"
+    options = ("-np", "1", "-c", "4096", "--sleep-idle-seconds", str(SLEEP_S))
+    with (
+        router(plan) as asker,
+        llama.alone(plan.models / "alpha.gguf", *options, log=log) as sleeper,
+    ):
+        made = Scene(plan, asker, Asker(sleeper))
+        made.warm()
+        yield made
+
+
+def run(plan: Plan) -> Iterator[Row]:
+    """Agreement of both, then latencies."""
+    records = _recorded(plan, plan.times(100, 300, 8))
+    yield from _agreement(records)
+    yield from _latencies(plan, plan.times(8, 25, 1))
+
+
+def _recorded(plan: Plan, count: int) -> list[AnyRecord]:
+    """All that all probes tell of so many requests."""
+    say(f"{count} requests in random order, all probes on")
+    chance = random.Random(SEED)
+    steps = [step for step, many in MIX.items() for _ in range(-(-many * count // 100))]
+    chance.shuffle(steps)
+    path = plan.out / "arming.ndjson"
+    with (
+        scene(plan) as made,
+        watching(plan, made.asker.server.port, ALWAYS) as daemon,
+        daemon.recording(path),
+    ):
+        daemon.wait_server(made.sleeper.server.port)
+        for number, step in enumerate(steps[:count]):
+            step(made)
+            made.asked[step.__name__] += 1
+            if number % 20 == 19:
+                say(f"  {number + 1} of {count}")
+        time.sleep(1)
+        say(", ".join(f"{many} {name}" for name, many in sorted(made.asked.items())))
+    return list(Recording(path))
+
+
+def explained(records: Iterable[AnyRecord]) -> dict[int, Derived]:
+    """The last word on each request, by id."""
+    pipeline = Pipeline()
+    found = {d.evidence.id: d for record in records for d in pipeline.feed(record)}
+    return found | {d.evidence.id: d for d in pipeline.finish()}
+
+
+def verdict(d: Derived) -> tuple[object, ...]:
+    """What is concluded, figures aside."""
+    s = d.spike
+    return (d.outcome, s.is_spike, s.first_expanded, s.dominant, s.cause, s.why, s.switch_is_cause)
+
+
+def phases_agree(one: Derived, other: Derived) -> bool:
+    """Whether each phase is the same within `PART`."""
+    pairs = ((n, other.phases.phases_ns[p]) for p, n in one.phases.phases_ns.items())
+    return all(abs(a - b) <= max(LEAST_NS, PART * max(a, b)) for a, b in pairs)
+
+
+def _agreement(records: list[AnyRecord]) -> Iterator[Row]:
+    policy = Policy()
+    kept = what_arming_keeps(records, policy)
+    whole, thin = explained(records), explained(kept)
+    pairs = [(d, thin[number]) for number, d in whole.items() if d.outcome == "ok"]
+    turned = Counter(r.why for r in kept if isinstance(r, Armed) and r.on)
+    said = ", ".join(f"{many} {why}" for why, many in turned.most_common())
+    yield Row("arming: turned on for", said, data={"why": dict(turned)})
+    yield Row("arming: time on", f"{_share_on(kept):.0%} of {_length_s(kept):.0f} s")
+    yield limit_row("arming: requests", len(pairs), len(pairs), "", 0)
+    wrong = [d.evidence.id for d, t in pairs if verdict(d) != verdict(t)]
+    yield limit_row("arming: other verdicts", len(wrong), 0, "", 0)
+    apart = [(d, t) for d, t in pairs if not phases_agree(d, t)]
+    unmarked = [t.evidence.id for _, t in apart if t.complete]
+    yield Row("arming: phases more than 2 % apart", f"{len(apart)}")
+    yield limit_row("arming: of these not marked as estimates", len(unmarked), 0, "", 0)
+    late = [t.evidence.id for d, t in pairs if d.complete and not t.complete]
+    yield Row("arming: marked as begun late", f"{len(late)}", data={"ids": late})
+    other = [d.evidence.id for d, t in pairs if d.facts != t.facts and t.complete]
+    yield limit_row("arming: other figures as evidence", len(other), 0, "", 0)
+
+
+def _length_s(records: list[AnyRecord]) -> float:
+    times = [r.ts_ns for r in records if isinstance(r, HttpRequest)]
+    return (max(times) - min(times)) / 1e9
+
+
+def _share_on(records: list[AnyRecord]) -> float:
+    """Part of the time between the first and the last request."""
+    times = [r.ts_ns for r in records if isinstance(r, HttpRequest)]
+    first, last = min(times), max(times)
+    total, since = 0, first
+    on = True
+    for armed in (r for r in records if isinstance(r, Armed)):
+        at = min(max(armed.ts_ns, first), last)
+        total += at - since if on else 0
+        on, since = armed.on, at
+    total += last - since if on else 0
+    return total / max(1, last - first)
+
+
+# --- how long it takes -------------------------------------------------------------------
+
+
+def is_on(daemon: Ttftd) -> bool:
+    """Whether the group that comes and goes is attached."""
+    probes = daemon.get("/v1/status")["probes"]
+    return any(p["group"] == GROUP and p["attached"] for p in probes)
+
+
+def _latencies(plan: Plan, rounds: int) -> Iterator[Row]:
+    """From what turns the probes on until they are, and from then to the first weights opened."""
+    say(f"probes turned on, {rounds} rounds")
+    path = plan.out / "armed.ndjson"
+    with (
+        scene(plan) as made,
+        watching(plan, made.asker.server.port) as daemon,
+        daemon.recording(path),
+    ):
+        daemon.wait_server(made.sleeper.server.port)
+
+        def quiet() -> None:
+            wait_for(lambda: not is_on(daemon), 30, "the probes to go off", 0.2)
+
+        for _ in range(rounds):
+            quiet()
+            made.warm()  # after a pause: known for harmless from now on
+            quiet()
+            made.switch()  # so here nothing but the start of the runner turns them on
+            quiet()
+            made.asleep()
+        time.sleep(1)
+    yield from _timed(list(Recording(path)))
+
+
+def _timed(records: list[AnyRecord]) -> Iterator[Row]:
+    turned = [r for r in records if isinstance(r, Armed)]
+    causes = {
+        "process": [r.ts_ns for r in records if isinstance(r, Fork | Exec)],
+        "arrival": [r.ts_ns for r in records if isinstance(r, HttpRequest) and r.method == "POST"],
+    }
+    opens = _weight_opens(records)
+    for why, times in causes.items():
+        on = [r for r in turned if r.on and r.why == why]
+        waits = [r.ts_ns - max(t for t in times if t <= r.ts_ns) for r in on]
+        yield _spread(f"arming: on after {WORDS[why]}", waits)  # type: ignore[index]
+        margins = [m for r in on if (m := _margin(r, turned, opens)) is not None]
+        yield _spread("arming: from then to the first weights opened", margins, least=True)
+    took = {on: [r.took_ns for r in turned if r.on is on and r.took_ns] for on in (True, False)}
+    yield _spread("arming: attach", took[True])
+    yield _spread("arming: detach", took[False])
+
+
+def _weight_opens(records: list[AnyRecord]) -> list[int]:
+    weights = {(r.dev, r.ino) for r in records if isinstance(r, File) and r.fmt}
+    found = (r for r in records if isinstance(r, Open) and (r.dev, r.ino) in weights)
+    return sorted(r.ts_ns for r in found)
+
+
+def _margin(armed: Armed, turned: list[Armed], opens: list[int]) -> int | None:
+    """Until weights are opened, if they are before the probes go off again."""
+    off = min((r.ts_ns for r in turned if not r.on and r.ts_ns > armed.ts_ns), default=1 << 63)
+    return next((t - armed.ts_ns for t in opens if armed.ts_ns <= t < off), None)
+
+
+def _spread(what: str, values: list[int], *, least: bool = False) -> Row:
+    """Median and the worst of some times: the longest, or the `least`."""
+    if not values:
+        return Row(what, "none")
+    worst = min(values) if least else max(values)
+    word = "least" if least else "most"
+    text = f"{statistics.median(values) / MS:.2f} ms, {word} {worst / MS:.2f} (n={len(values)})"
+    return Row(what, text, data={"ns": values})
