@@ -33,6 +33,7 @@ th { font-weight: 600; color: var(--soft); white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.w { white-space: nowrap; }
 svg { display: block; width: 100%; height: auto; margin: .5rem 0; }
+@media (max-width: 40rem) { .wide svg { min-width: 38rem; } }
 svg text { fill: var(--ink); font: 12px system-ui, "DejaVu Sans", sans-serif; }
 svg text.s { fill: var(--soft); font-size: 11px; }
 svg .grid { stroke: var(--line); stroke-width: 1; }
