@@ -29,11 +29,11 @@ lint: setup bpf ## ruff, mypy --strict, clang-format
 bench: setup-bench bpf ## set up, then measure each budget against an untraced server
 	@$(PYTHON) -m bench
 
-wheel: setup bpf ## build dist/*.whl, with the BPF objects in it
-	@$(PYTHON) -m pip -q wheel --no-deps -w dist .
+wheel: setup bpf ## build dist/*.whl, with the BPF objects and a libbpf in it
+	@$(PYTHON) -m pack wheel
 
 clean: ## remove all that was made here, .venv and models too
-	rm -rf .venv build dist tracer/kernel/objects *.egg-info
+	rm -rf .venv build dist tracer/kernel/libs tracer/kernel/objects *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

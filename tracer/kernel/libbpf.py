@@ -6,13 +6,18 @@ import ctypes
 import ctypes.util
 import errno
 import os
+import platform
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
+from pathlib import Path
 
 from tracer.errors import KernelError
+
+CARRIED = Path(__file__).parent / "libs"
+"""Libraries that the wheel carries, a folder for each machine."""
 
 MISSING_HINT = "install libbpf 1.0 or newer: apt-get install libbpf1"
 _HINTS = {
@@ -158,18 +163,42 @@ def _libc() -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """libbpf with all signatures set; KernelError where it is missing or too old."""
+    """libbpf with all signatures set; KernelError where it is missing or too old.
+
+    The system's own, which gets its updates, before the one that the wheel carries.
+    """
     try:
-        lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
-    except OSError as error:
-        raise KernelError(f"libbpf is missing: {error}", MISSING_HINT) from None
+        lib = _with_signatures(ctypes.CDLL("libbpf.so.1", use_errno=True))
+    except (OSError, KernelError) as error:
+        carried = _carried()
+        if carried is None and isinstance(error, KernelError):
+            raise
+        if carried is None:
+            raise KernelError(f"libbpf is missing: {error}", MISSING_HINT) from None
+        lib = _with_signatures(carried)
+    lib.libbpf_set_print(PRINT())
+    return lib
+
+
+def _carried() -> ctypes.CDLL | None:
+    """The one in the wheel; what it needs is loaded first, so that it is found by its name."""
+    folder = CARRIED / platform.machine()
+    try:
+        for name in ("libz.so.1", "libzstd.so.1", "libelf.so.1"):
+            if (folder / name).exists():
+                ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(folder / "libbpf.so.1"), use_errno=True)
+    except OSError:
+        return None
+
+
+def _with_signatures(lib: ctypes.CDLL) -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         try:
             function = getattr(lib, name)
         except AttributeError:
             raise KernelError(f"libbpf is too old: it lacks {name}", MISSING_HINT) from None
         function.restype, function.argtypes = result, arguments
-    lib.libbpf_set_print(PRINT())
     return lib
 
 
