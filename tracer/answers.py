@@ -187,7 +187,8 @@ def evidence_detail(evidence: Evidence) -> Json:
             {"kind": lost.kind, "count": lost.count, "at_ns": lost.ts_ns} for lost in evidence.lost
         ],
         "probes_changed": [
-            {"group": armed.group, "on": armed.on, "at_ns": armed.ts_ns} for armed in evidence.armed
+            {"group": armed.group, "on": armed.on, "at_ns": armed.ts_ns, "why": armed.why}
+            for armed in evidence.armed
         ],
     }
 

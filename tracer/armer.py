@@ -46,6 +46,7 @@ class _Order:
 
     doubted_ns: int = 0
     ports: frozenset[Port] = frozenset()
+    others: bool = True
 
 
 class Armer:
@@ -86,7 +87,8 @@ class Armer:
                 self._turn(due)
                 self._arming.changed(due, self.state.ts_ns)
             turned, self._turned = self._turned, []
-        self._order = _Order(self._arming.doubted_ns, self._arming.asked_before)
+        arming = self._arming
+        self._order = _Order(arming.doubted_ns, arming.asked_before, arming.some_never_asked)
         if not self._on and self._in_doubt(now_ns + _AHEAD_NS):
             self._rings.doze()
         return [armed for _, armed in turned]
@@ -118,7 +120,7 @@ class Armer:
         return False
 
     def _in_doubt(self, now_ns: int) -> bool:
-        return now_ns > self._order.doubted_ns
+        return self._order.others or now_ns > self._order.doubted_ns
 
     def _asks(self, data: bytes) -> Why | None:
         if len(data) < layouts.HEADER.size:

@@ -325,6 +325,11 @@ class Arming:
         """Ports that served requests: at any other the first one turns the group on."""
         return frozenset(k for k, at in self._listeners.items() if at.heard_ns is not None)
 
+    @property
+    def some_never_asked(self) -> bool:
+        """Whether there is such another port."""
+        return any(at.heard_ns is None for at in self._listeners.values())
+
     def doubts(self, netns: int, port: int, ts_ns: int) -> bool:
         """Whether a request that comes now may find its model gone."""
         return self._listener(netns, port).heard_ns is None or ts_ns > self.doubted_ns

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tests.unit.test_wire import V4, conn, pack
+from tests.unit.test_wire import V4, pack
 from tracer.armer import Armer
 from tracer.arming import Arming, Policy
 from tracer.kernel import layouts
@@ -81,9 +81,12 @@ def fork() -> bytes:
     return pack(layouts.FORK, 1, 77, 0, b"llama-server")
 
 
-def packet(payload: bytes, *, egress: bool = False, ts_ns: int | None = None) -> bytes:
+def packet(
+    payload: bytes, *, egress: bool = False, ts_ns: int | None = None, port: int = PORT
+) -> bytes:
     at_ns = time.monotonic_ns() if ts_ns is None else ts_ns
-    rest = (*conn(V4, 4), 100, 200, len(payload), len(payload), 24)
+    ends = (*V4, NETNS, port, 50123, 4)
+    rest = (*ends, 100, 200, len(payload), len(payload), 24)
     return layouts.PACKET.packer.pack(at_ns, 11, 12, 13, 0, int(egress), *rest) + payload
 
 
@@ -131,6 +134,19 @@ def test_bytes_while_the_model_is_surely_there() -> None:
     early = packet(b"POST / HTTP/1.1\r\n", ts_ns=1)
     assert made.look(early) is True
     assert made.kernel.did == ["-files"]
+
+
+def test_a_port_that_was_never_asked_is_always_in_doubt() -> None:
+    made = Made()
+    told = Listen(ts_ns=1, tgid=2, netns=NETNS, port=PORT + 1)
+    made.armer.follow([told], time.monotonic_ns())
+    made.off()
+    elsewhere = packet(b"POST / HTTP/1.1\r\n", ts_ns=1, port=PORT + 1)
+    assert made.look() is True
+    assert made.look(packet(b"POST / HTTP/1.1\r\n", ts_ns=1)) is True
+    assert made.kernel.did == ["-files"]
+    assert made.look(elsewhere) is False
+    assert made.kernel.did == ["-files", "+files"]
 
 
 def test_what_the_engine_sees_first() -> None:

@@ -54,7 +54,7 @@ class Rings:
 
     Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
     so that a request's first bytes wake us. `look` sees new records as soon as they are there,
-    in whichever thread took them; it says whether the next bytes have to wake us too.
+    in whichever thread took them; it says whether a request's bytes must not lie at all now.
     """
 
     def __init__(
@@ -164,7 +164,8 @@ class Rings:
     def _sleep(self) -> None:
         """Until it is time to drain."""
         if self._only_patient(self._pace_ms):
-            if self.look is not None:
+            look = self.look
+            if look is not None and look([]):
                 self._consume()
             until = time.monotonic() + DEFER_MS / 1000
             while not self._fill.hurries() and (left := until - time.monotonic()) > 0:

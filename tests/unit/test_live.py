@@ -1,0 +1,100 @@
+"""One stream of records, and how long it waits for more."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.unit.test_discovery import Noted
+from tracer.armer import Armer
+from tracer.arming import Arming, Policy
+from tracer.host.discovery import Discovery, Member
+from tracer.http.reader import HttpReader
+from tracer.kernel.wire import Raw
+from tracer.live import Live
+from tracer.records import AnyRecord, Armed, Fork, Insert, Io, Span, Tick
+
+
+class Source(Noted):
+    """A kernel side where what is in `raws` happens, and waits are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raws: list[Raw] = []
+        self.waits: list[tuple[int, int | None]] = []
+        self.look: Callable[[list[bytes]], bool] | None = None
+        self.doze: Callable[[], None] = lambda: None
+
+    def wait(self, timeout_ms: int, pace_ms: int | None = None) -> None:
+        self.waits.append((timeout_ms, pace_ms))
+
+    def kick(self) -> None:
+        pass
+
+    def batches(self) -> Iterator[list[Raw]]:
+        raws, self.raws = self.raws, []
+        yield raws
+
+    def sweep(self, now_ns: int) -> list[Span | Insert]:
+        return []
+
+    def lost(self) -> dict[str, int]:
+        return {}
+
+    def attach(self, group: str) -> int:
+        return 1
+
+    def detach(self, group: str) -> int:
+        return 1
+
+
+class Made:
+    """The daemon's own process stands for a watched server's."""
+
+    def __init__(self, quiet_ns: int) -> None:
+        self.source = Source()
+        self.discovery = Discovery(self.source)
+        self.discovery.tree[os.getpid()] = Member(os.getpid())
+        arming = Arming(Policy(quiet_ns=quiet_ns, start_ns=quiet_ns), time.monotonic_ns())
+        armer = Armer(self.source, self.source, arming)
+        self.live = Live(self.source, self.discovery, HttpReader(), armer)
+
+    def drain(self) -> list[AnyRecord]:
+        return [record for batch in self.live.drain(busy=False) for record in batch]
+
+
+def test_what_comes_and_goes_is_told_before_the_tick() -> None:
+    made = Made(quiet_ns=1)
+    armed, io, tick = made.drain()
+    assert isinstance(armed, Armed)
+    assert isinstance(io, Io)
+    assert isinstance(tick, Tick)
+    assert (armed.group, armed.on, armed.why) == ("files", False, "quiet")
+    assert (io.tgid, io.ts_ns >= armed.ts_ns, io.read_chars > 0) == (os.getpid(), True, True)
+    child = Fork(ts_ns=time.monotonic_ns(), parent=os.getpid(), child=1 << 22, comm="x")
+    made.source.raws = [child]
+    fork, armed, *_ = made.drain()
+    assert fork == child
+    assert isinstance(armed, Armed)
+    assert (armed.on, armed.why, armed.took_ns) == (True, "process", 1)
+
+
+@pytest.mark.parametrize(("quiet_s", "least_ms"), [(10, 8_000), (1000, 60_000)])
+def test_it_sleeps_until_they_may_go(quiet_s: int, least_ms: int) -> None:
+    made = Made(quiet_ns=quiet_s * 1_000_000_000)
+    made.live.wait(busy=False)
+    ((timeout_ms, pace_ms),) = made.source.waits
+    assert least_ms <= timeout_ms <= min(quiet_s * 1000 + 1, 60_000)
+    assert pace_ms == 60_000, "what need not hurry may lie as ever"
+
+
+def test_it_sleeps_long_once_they_are_gone() -> None:
+    made = Made(quiet_ns=1)
+    made.drain()
+    made.live.wait(busy=False)
+    assert made.source.waits == [(60_000, 60_000)]
+    made.live.wait(busy=True)
+    assert made.source.waits[1] == (200, None)
