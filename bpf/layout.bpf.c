@@ -3,6 +3,7 @@
  * records in, for the layout test.
  */
 #include "common.bpf.h"
+#include "maps.h"
 
 struct ttft_fork *unused_fork __attribute__((unused));
 struct ttft_exec *unused_exec __attribute__((unused));
@@ -17,6 +18,12 @@ struct ttft_listen *unused_listen __attribute__((unused));
 struct ttft_connect *unused_connect __attribute__((unused));
 struct ttft_take *unused_take __attribute__((unused));
 struct ttft_packet *unused_packet __attribute__((unused));
+struct ttft_linked *unused_linked __attribute__((unused));
+struct ttft_call *unused_call __attribute__((unused));
+struct ttft_call_spec *unused_call_spec __attribute__((unused));
+struct ttft_run_key *unused_run_key __attribute__((unused));
+struct ttft_run_state *unused_run_state __attribute__((unused));
+enum ttft_measure unused_measure __attribute__((unused));
 enum ttft_kind unused_kind __attribute__((unused));
 enum ttft_op unused_op __attribute__((unused));
 enum ttft_loss unused_loss __attribute__((unused));

@@ -75,6 +75,50 @@ struct ttft_port {
 	__u32 listeners; /* sockets; the port goes with the last. 0 counts as 1 */
 };
 
+/* Functions of user libraries: rows of `call_specs`. */
+#define TTFT_CALLS 1024
+
+enum ttft_measure {
+	TTFT_MEASURE_NONE = 0,
+	TTFT_MEASURE_ARG = 1,	  /* 64 bits */
+	TTFT_MEASURE_U32 = 2,	  /* 32 bits */
+	TTFT_MEASURE_PRODUCT = 3, /* of `arg` and `other` */
+	TTFT_MEASURE_POINTED = 4, /* 64 bits at `offset` of what `arg` points to */
+	TTFT_MEASURE_ARRAY = 5,	  /* the same of `other` structs of `stride` bytes, summed */
+	TTFT_MEASURE_BATCH = 6,	  /* 32 bits at `offset` of a struct passed by value */
+};
+
+struct ttft_call_spec {
+	__u64 gap_ns; /* a longer silence ends a run */
+	__u32 measure;
+	__u32 arg; /* counts from 1; 0: none */
+	__u32 other;
+	__u32 offset;
+	__u32 stride;
+	__u32 when_arg;	  /* only calls in which this argument */
+	__u32 when_value; /* is this; when_arg 0: all */
+	__u32 reserved;
+};
+
+struct ttft_run_key {
+	__u32 tid;
+	__u32 call;
+};
+
+/* A copy with begin != end was taken during an update. */
+struct ttft_run_state {
+	__u32 begin;
+	__u32 tgid;
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 follow_ns;
+	__u64 last_ns;
+	__u64 amount;
+	__u64 each; /* amount of its first call */
+	__u32 count;
+	__u32 end;
+};
+
 /* Slots of `port_hints`, which user space sets to 1 for the ports it adds. */
 #define TTFT_PORT_HINTS 8192
 

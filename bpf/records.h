@@ -27,7 +27,9 @@ enum ttft_kind {
 	TTFT_CONNECT = 11, /* a watched process connected to someone */
 	TTFT_TAKE = 12,	   /* the server took bytes from a watched socket */
 	TTFT_PACKET = 13,
-	TTFT_KIND_COUNT = 14,
+	TTFT_LINKED = 14, /* the dynamic loader mapped libraries */
+	TTFT_CALL = 15,	  /* a run of like calls into a library of one thread */
+	TTFT_KIND_COUNT = 16,
 };
 
 enum ttft_op {
@@ -169,6 +171,20 @@ struct ttft_packet {	      /* followed by `captured` bytes of TCP payload */
 	__u32 payload_len;
 	__u32 captured;
 	__u32 tcp_flags; /* FIN 1, SYN 2, RST 4, PSH 8, ACK 16 */
+};
+
+struct ttft_linked {
+	struct ttft_header h;
+};
+
+struct ttft_call { /* header.ts_ns: first entry */
+	struct ttft_header h;
+	__u64 end_ns;	 /* last entry */
+	__u64 follow_ns; /* from each entry to the thread's next entry into any function */
+	__u64 last_ns;	 /* of that, what followed the last one; 0: nothing yet */
+	__u64 amount;	 /* bytes or tokens, by what the catalogue says of the function */
+	__u32 count;
+	__u32 call; /* row of the catalogue */
 };
 
 #endif

@@ -7,6 +7,9 @@
 #if __has_include("sockets.bpf.c")
 #include "sockets.bpf.c"
 #endif
+#ifndef TTFT_PLAIN /* cookies of attachments came with 7adfc6c9b315 (5.15) */
+#include "libs.bpf.c"
+#endif
 #include "layout.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

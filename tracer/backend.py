@@ -33,6 +33,8 @@ from tracer.kernel import features
 from tracer.kernel.features import Fact
 from tracer.kernel.loader import GroupState, Kernel, RunStats
 from tracer.kernel.probes import ON_DEMAND
+from tracer.libs.calls import Catalogue, shipped
+from tracer.libs.watch import LibraryWatch
 from tracer.live import Live
 from tracer.log import log
 from tracer.overview import Overview
@@ -92,7 +94,9 @@ class Daemon:
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
         self._armer = self._make_armer()
-        self._live = Live(kernel, self._discovery, HttpReader(), self._armer)
+        catalogue = Catalogue(shipped(), config.library)
+        self._libraries = LibraryWatch(kernel, catalogue, log, off="libs" in config.probes.off)
+        self._live = Live(kernel, self._discovery, HttpReader(), self._armer, self._libraries)
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
         self._backlog = Backlog(store.put)
@@ -150,6 +154,7 @@ class Daemon:
             task.cancel()
         self._events.close()
         self._engine.stop()
+        await asyncio.to_thread(self._libraries.close)
         await asyncio.to_thread(self._backlog.close)
         await api.stop()
         for failed in threads:

@@ -27,6 +27,8 @@ Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
 Arming = Literal["auto", "always"]
 Program = Literal["llama-server", "ollama", "llama-swap", "local-ai", "vllm"]
 """As tracer/servers.py names them."""
+Layer = Literal["engine", "runtime", "driver", "compiler"]
+"""Who calls whom: amounts of two layers are of the same bytes."""
 ProbeVariant = Literal["auto", "tracepoint", "fentry"]
 # A Unix socket address holds 108 bytes, one of them the final NUL.
 SocketPath = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=107)]
@@ -81,6 +83,20 @@ class ProbesSection(_Section, frozen=True):
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
 
+class LibraryTable(_Section, frozen=True):
+    """Functions of a user library to watch beside those of the catalogue: `[[library]]`.
+
+    `files`: patterns for the file's name. `calls`: a function's name to what a call of it means,
+    as in tracer/libs/catalogue.toml. `twins`: endings under which it may be exported as well.
+    """
+
+    files: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
+    calls: Annotated[dict[Name, Name], msgspec.Meta(min_length=1)]
+    name: str = ""
+    layer: Layer = "driver"
+    twins: tuple[Name, ...] = ()
+
+
 class Config(_Section, frozen=True):
     """All settings. `group` may use the socket; `state` holds the history."""
 
@@ -88,6 +104,7 @@ class Config(_Section, frozen=True):
     group: Name = DEFAULT_GROUP
     state: Absolute = "/var/lib/ttft"
     server: tuple[ServerEntry, ...] = ()
+    library: tuple[LibraryTable, ...] = ()
     spike: SpikeSection = SpikeSection()
     history: HistorySection = HistorySection()
     probes: ProbesSection = ProbesSection()
@@ -105,6 +122,7 @@ class Config(_Section, frozen=True):
 SECTIONS: dict[str, type[_Section]] = {
     "": Config,
     "server": ServerEntry,
+    "library": LibraryTable,
     "spike": SpikeSection,
     "history": HistorySection,
     "probes": ProbesSection,
@@ -180,7 +198,8 @@ def _explain(name: str, text: str, error: str) -> ConfigError:
         for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
     ]
     if what.startswith("Invalid enum value"):
-        choices = {"variant": ProbeVariant, "arming": Arming}.get(str(steps[-1]), Program)
+        kinds = {"variant": ProbeVariant, "arming": Arming, "layer": Layer}
+        choices = kinds.get(str(steps[-1]), Program)
         what = f"not one of {', '.join(get_args(choices))}"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
@@ -200,7 +219,9 @@ def _accepted(named: list[str]) -> str:
     section = named[0] if named and named[0] in SECTIONS else ""
     struct = SECTIONS[section]
     words = ", ".join(f"`{field}`" for field in struct.__struct_fields__)
-    label = {"": "at the top", "server": "in [[server]]"}.get(section, f"in [{section}]")
+    label = {"": "at the top", "server": "in [[server]]", "library": "in [[library]]"}.get(
+        section, f"in [{section}]"
+    )
     return f"accepted {label}: {words}"
 
 

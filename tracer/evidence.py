@@ -11,12 +11,14 @@ import msgspec
 
 from tracer.records import (
     Armed,
+    Call,
     Command,
     Conn,
     EndWhy,
     File,
     Insert,
     Io,
+    Library,
     Lost,
     Memory,
     Open,
@@ -139,6 +141,8 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     resident: tuple[Resident, ...] = ()
     memory: tuple[Memory, ...] = ()
     io: tuple[Io, ...] = ()
+    libraries: tuple[Library, ...] = ()
+    calls: tuple[Call, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
     previous_model: str | None = None

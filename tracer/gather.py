@@ -19,6 +19,7 @@ AT_ONCE_NS = 20_000_000
 
 MAX_SPANS = 2000
 MAX_OPENS = 500
+MAX_CALLS = 1000
 MAX_LIVES = 128
 #: Longest time between two drains of the rings, with room (tracer/engine.py waits 200 ms).
 DRAIN_NS = 300_000_000
@@ -50,6 +51,8 @@ class Gatherer:
         keys = self._keys(opens, spans, tgids)
         inserts = world.events.inserts(keys, self._start_ns, self._end_ns)
         cut += max(0, len(inserts) - MAX_SPANS)
+        calls = world.calls.calls(tgids, self._start_ns, self._end_ns)
+        cut += max(0, len(calls) - MAX_CALLS)
         hop = serving(talk)
         return Evidence(
             id=id_,
@@ -69,6 +72,8 @@ class Gatherer:
             resident=tuple(world.events.resident(keys, self._start_ns, self._end_ns)),
             memory=tuple(world.events.memory(tgids, self._start_ns, self._end_ns)),
             io=tuple(world.events.io(tgids, self._start_ns, self._end_ns)),
+            libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
+            calls=tuple(calls[:MAX_CALLS]),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),
             previous_model=self._previous_model(),

@@ -16,7 +16,8 @@ from tracer.host.discovery import Discovery, Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
-from tracer.kernel.wire import Raw, RawPacket
+from tracer.kernel.wire import Raw, RawCall, RawLinked, RawPacket
+from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
 #: How long records may gather while a request is open, and while none is: a request's first
@@ -47,12 +48,14 @@ class Live:
         discovery: Discovery,
         http: HttpReader,
         armer: Armer | None = None,
+        libraries: LibraryWatch | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""
         self._source = source
         self._armer = armer
         self._discovery = discovery
         self._http = http
+        self._libraries = libraries
         self._sampler = Sampler(discovery)
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
@@ -70,7 +73,7 @@ class Live:
         now_ns = time.monotonic_ns()
         armed = self._armer.begin() if self._armer else []
         found = self._discovery.start(now_ns)
-        return [*armed, *found, *self._arm(found, now_ns)]
+        return [*armed, *found, *self._arm(found, now_ns), *self._follow(found)]
 
     def context(self) -> list[AnyRecord]:
         """Open exchanges, again, for the beginning of a recording."""
@@ -98,7 +101,7 @@ class Live:
             some = some or bool(raws)
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
-            yield batch + self._arm(batch, now_ns)
+            yield batch + self._arm(batch, now_ns) + self._follow(batch)
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.
             self._lively_until_ns = now_ns + _LIVELY_NS
@@ -108,6 +111,8 @@ class Live:
             records += self._sampler.during(now_ns)
         elif self._was_busy:
             records += self._sampler.after(now_ns)
+        if self._libraries is not None and (some or busy or self._was_busy):
+            records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
         self._was_busy = busy
         if some or busy:
             records += self._losses(now_ns)
@@ -130,9 +135,14 @@ class Live:
             found += self._discovery.look_again(now_ns)
         return found
 
+    def _follow(self, records: list[AnyRecord]) -> list[AnyRecord]:
+        return [] if self._libraries is None else self._libraries.note(records)
+
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):
             return self._http.packet(_packet(raw))
+        if isinstance(raw, RawLinked | RawCall):
+            return [] if self._libraries is None else self._libraries.raw(raw)
         # A port that only closes may still have replies under way; a dead owner has not.
         gone = self._discovery.ports_of(raw.tgid) if isinstance(raw, Exit) else []
         records = self._discovery.translate(raw)

@@ -15,6 +15,9 @@ from typing import Literal
 import msgspec
 
 Op = Literal["read", "read_direct", "mmap", "madvise", "munmap", "fault_minor", "fault_major"]
+CallWhat = Literal[
+    "model", "context", "alloc", "pin", "upload", "copy", "graph", "module", "compile", "decode"
+]  # fmt: skip
 TokenWhat = Literal["text", "reasoning", "tool", "data"]
 EndWhy = Literal["complete", "client_gone", "server_gone", "gap"]
 Unreadable = Literal[
@@ -199,6 +202,44 @@ class Io(Record, frozen=True, kw_only=True, tag="io"):
     tgid: int
     read_chars: int
     read_bytes: int
+
+
+# --- user libraries ------------------------------------------------------------
+
+
+class Library(Record, frozen=True, kw_only=True, tag="library"):
+    """From now on calls of a process into a library are seen. `name`: as the catalogue has it.
+
+    `functions`: how many of it are watched. `path`: as the process sees it.
+    """
+
+    tgid: int
+    name: str
+    path: str
+    functions: int
+
+
+class Call(Record, frozen=True, kw_only=True, tag="call"):
+    """A run of like calls of one thread, by their entries; `end_ns` is the last entry.
+
+    One with the same (tid, library, symbol, ts_ns) as an earlier one replaces it. `layer` of
+    the library: amounts of two layers are of the same bytes. `follow_ns`: from each entry to
+    the thread's next entry into any function, which bounds how long the calls took; `last_ns`:
+    of that, what followed the last one, None while nothing did.
+    """
+
+    end_ns: int
+    tgid: int
+    tid: int
+    library: str
+    layer: str
+    symbol: str
+    what: CallWhat
+    count: int
+    bytes: int | None = None
+    tokens: int | None = None
+    follow_ns: int = 0
+    last_ns: int | None = None
 
 
 # --- sockets -----------------------------------------------------------------
@@ -399,6 +440,8 @@ AnyRecord = (
     | Resident
     | Memory
     | Io
+    | Library
+    | Call
     | Listen
     | Unlisten
     | Connect

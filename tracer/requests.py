@@ -13,6 +13,7 @@ from tracer.gather import Gatherer
 from tracer.records import (
     AnyRecord,
     Armed,
+    Call,
     Connect,
     Exec,
     Exit,
@@ -27,6 +28,7 @@ from tracer.records import (
     HttpUnreadable,
     Insert,
     Io,
+    Library,
     Listen,
     Lost,
     Memory,
@@ -71,11 +73,21 @@ class Fold:
             case Tick():
                 return self._tick(record.ts_ns)
             case Process() | Fork() | Exec() | Exit() | Signal():
-                world.procs.feed(record)
+                world.processes(record)
             case Listen() | Unlisten() | Server():
                 world.ports.feed(record)
-            case File() | Open() | Span() | Insert() | Resident() | Memory() | Io():
-                world.events.feed(record)
+            case (
+                File()
+                | Open()
+                | Span()
+                | Insert()
+                | Resident()
+                | Memory()
+                | Io()
+                | Library()
+                | Call()
+            ):
+                world.happened(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)
                 if talk is not None:
@@ -170,11 +182,13 @@ class Fold:
             self._prune_site(site, horizon_ns)
         gone = world.procs.prune(horizon_ns)
         world.ports.prune(gone)
-        world.events.prune(self._events_horizon(first_ns), gone)
+        events_ns = self._events_horizon(first_ns)
+        world.events.prune(events_ns, gone)
+        world.calls.prune(events_ns, gone)
         world.exchanges.prune(horizon_ns)
         world.lost[:] = [r for r in world.lost if r.ts_ns >= horizon_ns]
-        dropped = world.events.dropped + world.procs.dropped
-        world.events.dropped = world.procs.dropped = 0
+        dropped = world.events.dropped + world.procs.dropped + world.calls.dropped
+        world.events.dropped = world.procs.dropped = world.calls.dropped = 0
         if dropped:
             self._note(Lost(ts_ns=now_ns, kind="fold", count=dropped))
 
@@ -242,6 +256,7 @@ class Fold:
         context += world.ports.records()
         context.append(self._start())
         context += world.events.records()
+        context += world.calls.records()
         context += world.exchanges.records()
         context += world.lost
         context += world.armed

@@ -5,11 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from tracer.callevents import CallEvents
 from tracer.exchanges import Exchanges, Talk
 from tracer.fileevents import MIB, FileEvents
 from tracer.linking import Linker, serving
 from tracer.processes import Ports, Proc, Processes
-from tracer.records import Armed, Host, Lost, Settings
+from tracer.records import (
+    Armed,
+    Call,
+    Exec,
+    Exit,
+    File,
+    Fork,
+    Host,
+    Insert,
+    Io,
+    Library,
+    Lost,
+    Memory,
+    Open,
+    Process,
+    Resident,
+    Settings,
+    Signal,
+    Span,
+)
 from tracer.servers import name_model
 
 FOREVER_NS = 1 << 63
@@ -21,6 +41,7 @@ class World:
 
     procs: Processes = field(default_factory=Processes)
     events: FileEvents = field(default_factory=FileEvents)
+    calls: CallEvents = field(default_factory=CallEvents)
     exchanges: Exchanges = field(default_factory=Exchanges)
     lost: list[Lost] = field(default_factory=list)
     armed: list[Armed] = field(default_factory=list)
@@ -28,6 +49,21 @@ class World:
     settings: Settings = field(default_factory=lambda: Settings(ts_ns=0))
     ports: Ports = field(init=False)
     linker: Linker = field(init=False)
+
+    def processes(self, record: Process | Fork | Exec | Exit | Signal) -> None:
+        """A process began, changed or ended."""
+        if isinstance(record, Exec):
+            self.calls.restart(record.tgid, record.ts_ns)
+        self.procs.feed(record)
+
+    def happened(
+        self, record: File | Open | Span | Insert | Resident | Memory | Io | Library | Call
+    ) -> None:
+        """What a process did, or had, of files and libraries."""
+        if isinstance(record, Library | Call):
+            self.calls.feed(record)
+        else:
+            self.events.feed(record)
 
     def __post_init__(self) -> None:
         self.ports = Ports(self.procs)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracer.config import (
+    SECTIONS,
     Config,
     HistorySection,
+    LibraryTable,
     ProbesSection,
     Program,
     ServerEntry,
@@ -44,6 +46,13 @@ packet_ring_kb = 2048
 variant = "tracepoint"
 arming = "always"
 
+[[library]]
+files = ["libmine.so*"]
+name = "mine"
+layer = "runtime"
+twins = ["_v2"]
+calls = { f = "compile" }
+
 [[server]]
 name = "mine"
 port = 9000
@@ -70,6 +79,15 @@ def test_whole_file() -> None:
             ring_kb=1024,
             packet_ring_kb=2048,
         ),
+        library=(
+            LibraryTable(
+                files=("libmine.so*",),
+                name="mine",
+                layer="runtime",
+                twins=("_v2",),
+                calls={"f": "compile"},
+            ),
+        ),
         server=(
             ServerEntry(name="mine", port=9000),
             ServerEntry(
@@ -80,7 +98,7 @@ def test_whole_file() -> None:
 
 
 def test_every_key_is_in_the_whole_file() -> None:
-    named = {key.rpartition(".")[2] for key in keys()} - {"server", "spike", "history", "probes"}
+    named = {key.rpartition(".")[2] for key in keys()} - set(SECTIONS)
     assert {word for word in named if f"{word} =".encode() not in WHOLE} == set()
 
 

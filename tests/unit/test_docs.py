@@ -71,7 +71,7 @@ def test_every_code_is_documented(code: str) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_configuration_key_is_documented(section: str) -> None:
     fields = SECTIONS[section].__struct_fields__
-    header = f"[[{section}]]" if section == "server" else f"[{section}]"
+    header = f"[[{section}]]" if section in ("server", "library") else f"[{section}]"
     assert not section or header in README.split()
     assert [field for field in fields if field not in WORDS] == []
 

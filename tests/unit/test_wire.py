@@ -12,7 +12,17 @@ from tracer.errors import RecordError
 from tracer.kernel import layouts
 from tracer.kernel.layouts import Layout
 from tracer.kernel.sweep import provisional
-from tracer.kernel.wire import OPS, Raw, RawExec, RawFile, RawMagic, RawPacket, decode
+from tracer.kernel.wire import (
+    OPS,
+    Raw,
+    RawCall,
+    RawExec,
+    RawFile,
+    RawLinked,
+    RawMagic,
+    RawPacket,
+    decode,
+)
 from tracer.records import (
     Conn,
     Connect,
@@ -131,6 +141,14 @@ CASES: list[tuple[bytes, Raw]] = [
             payload=b"POST", tcp_flags=24,
         ),
     ),
+    (pack(layouts.LINKED, 14), RawLinked(ts_ns=7_000, tgid=11)),
+    (
+        pack(layouts.CALL, 15, 9_000, 2_500, 500, 4096, 3, 17),
+        RawCall(
+            ts_ns=7_000, end_ns=9_000, tgid=11, tid=12, call=17, count=3, amount=4096,
+            follow_ns=2_500, last_ns=500,
+        ),
+    ),
 ]  # fmt: skip
 
 
@@ -155,7 +173,7 @@ def test_cut_anywhere(data: bytes, record: Raw) -> None:
     [
         (b"", "record of 0 bytes"),
         (pack(layouts.EXIT, 0, 0, 0), "unknown kind 0"),
-        (pack(layouts.EXIT, 14, 0, 0), "unknown kind 14"),
+        (pack(layouts.EXIT, 16, 0, 0), "unknown kind 16"),
         (pack(layouts.EXIT, 3, 0, 0) + b"\0", "ttft_exit of 33 bytes, not 32"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=17), "17 first bytes"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=0), "0 first bytes"),

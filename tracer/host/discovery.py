@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from tracer.host import files, proc, sockets
-from tracer.kernel.wire import Raw, RawExec, RawFile, RawMagic, RawPacket
+from tracer.kernel.wire import Raw, RawCall, RawExec, RawFile, RawLinked, RawMagic, RawPacket
 from tracer.records import (
     AnyRecord,
     Command,
@@ -269,7 +269,9 @@ class Discovery:
         handler = self._handlers.get(type(raw))
         if handler is not None:
             return handler(raw)
-        return [] if isinstance(raw, RawExec | RawFile | RawMagic | RawPacket) else [raw]
+        if isinstance(raw, RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall):
+            return []
+        return [raw]
 
     def _unlisten(self, raw: Unlisten) -> list[AnyRecord]:
         self._ports.pop((raw.netns, raw.port), None)

@@ -36,6 +36,8 @@ _EXCHANGE = (
     + _RETURN_0
 )
 _MAP_RINGBUF = 27
+#: `enum bpf_attach_type`: one link for many functions of a file.
+UPROBE_MULTI = 48
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 CAP_SYS_ADMIN = 21
 
@@ -62,6 +64,7 @@ class Features:
     names: frozenset[str]
     fentry: str | None
     rdonly_cast: bool
+    uprobe_multi: bool = False
     plain: str | None = None
 
     def lacks(self, probe: Probe) -> str | None:
@@ -98,6 +101,7 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
         frozenset(found),
         fentry_refusal(),
         b"\0bpf_rdonly_cast\0" in types,
+        b"\0BPF_TRACE_UPROBE_MULTI\0" in types,
         _plain_because(types),
     )
 

@@ -55,6 +55,8 @@ LISTEN = Layout("ttft_listen", _H + _CONN + "reserved:I")
 CONNECT = Layout("ttft_connect", _H + _CONN + "reserved:I")
 TAKE = Layout("ttft_take", _H + _CONN + "reserved:I")
 PACKET = Layout("ttft_packet", _H + _CONN + "seq:I ack:I payload_len:I captured:I tcp_flags:I")
+LINKED = Layout("ttft_linked", _H)
+CALL = Layout("ttft_call", _H + "end_ns:Q follow_ns:Q last_ns:Q amount:Q count:I call:I")
 
 FILE_KEY = Layout("ttft_file_key", "ino:Q dev:I reserved:I")
 FILE_STATE = Layout(
@@ -72,6 +74,15 @@ TOTAL = Layout("ttft_total", "count:Q bytes:Q busy_ns:Q")
 PORT_KEY = Layout("ttft_port_key", "netns:I port:H reserved:H")
 PORT = Layout("ttft_port", "tgid:I listeners:I")
 PORT_HINTS = 8192
+CALL_SPEC = Layout(
+    "ttft_call_spec",
+    "gap_ns:Q measure:I arg:I other:I offset:I stride:I when_arg:I when_value:I reserved:I",
+)
+RUN_KEY = Layout("ttft_run_key", "tid:I call:I")
+RUN_STATE = Layout(
+    "ttft_run_state",
+    "begin:I tgid:I start_ns:Q end_ns:Q follow_ns:Q last_ns:Q amount:Q each:Q count:I end:I",
+)
 OPTIONS = Layout(
     "ttft_options",
     "arch:I signals:I min_file_size:Q span_gap_ns:Q span_max_ns:Q insert_gap_ns:Q "
@@ -80,14 +91,20 @@ OPTIONS = Layout(
 
 RECORDS = (
     HEADER, FORK, EXEC, EXIT, SIGNAL, FILE, OPEN, MAGIC, SPAN, INSERT, CONN, LISTEN, CONNECT,
-    TAKE, PACKET,
+    TAKE, PACKET, LINKED, CALL,
 )  # fmt: skip
-MAPS = (FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, OPTIONS)
+MAPS = (
+    FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, CALL_SPEC,
+    RUN_KEY, RUN_STATE, OPTIONS,
+)  # fmt: skip
 
 KINDS = {
     1: "fork", 2: "exec", 3: "exit", 4: "signal", 5: "file", 6: "open", 7: "magic", 8: "span",
     9: "insert", 10: "listen", 11: "connect", 12: "take", 13: "packet",
+    14: "linked", 15: "call",
 }  # fmt: skip
 #: Suffix of the kind of a loss: no room in the ring, a full map, a look-up that failed.
 LOSSES = ("", ".table", ".lookup")
 KIND_SLOTS = 16
+#: How the amount of a call is read from its arguments.
+MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")

@@ -106,6 +106,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "bpf_program__name": (c_char_p, (c_void_p,)),
     "bpf_program__section_name": (c_char_p, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, ctypes.c_bool)),
+    "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
     "bpf_program__fd": (c_int, (c_void_p,)),
     "bpf_program__attach": (c_void_p, (c_void_p,)),
     "bpf_program__attach_cgroup": (c_void_p, (c_void_p, c_int)),
@@ -299,6 +300,12 @@ def programs(handle: int) -> Iterator[tuple[str, str, int]]:
 
 def set_autoload(program: int, on: bool) -> None:
     _check("cannot set autoload", library().bpf_program__set_autoload(program, on))
+
+
+def set_attach_type(program: int, kind: int) -> None:
+    """What a program will be attached to: a value of `enum bpf_attach_type`."""
+    result = library().bpf_program__set_expected_attach_type(program, kind)
+    _check("cannot set what a program attaches to", result)
 
 
 def program_fd(program: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracer.errors import KernelError
 from tracer.kernel import features, layouts, libbpf
-from tracer.kernel.probes import PROBES, Probe, Program, Selection
+from tracer.kernel.probes import PROBES, UPROBE, Probe, Program, Selection
 from tracer.kernel.variants import AUTO, select
 
 OBJECTS = Path(__file__).parent / "objects"
@@ -119,6 +119,8 @@ def prepare(
     for name, _, program in inside:
         if name in wanted and name not in selection.lacking:
             programs[name] = Program(program, wanted[name])
+            if wanted[name].section == UPROBE and known.uprobe_multi:
+                libbpf.set_attach_type(program, features.UPROBE_MULTI)
         else:
             libbpf.set_autoload(program, False)
     for name, why in selection.lacking.items():

@@ -79,9 +79,17 @@ PROBES = (
         False,
         "when the server read a request",
     ),
-)
+    Probe(
+        "libs", "ttft_call", "uprobe", False, "uploads, compilation and decoding in libraries",
+        needs=("BPF_FUNC_get_attach_cookie",),
+    ),
+    Probe("libs", "ttft_linked", "uprobe", False, "libraries of running servers at once"),
+    Probe("libs", "ttft_call_end", "tp_btf/sched_process_exit", False, "ends of compilations"),
+)  # fmt: skip
+#: Section of programs that are attached to files as these are mapped (tracer/libs).
+UPROBE = "uprobe"
 #: Groups that cost others next to nothing.
-ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults")
+ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults", "libs")
 #: Attached to a process when it maps weights without populating: costs it 0.4 us a fault.
 ON_DEMAND = ("minor",)
 #: Groups whose facts can be had in several ways, the preferred one first: the first whose
@@ -175,6 +183,8 @@ class Probes:
 
     def _attach_one(self, name: str, program: Program) -> list[int]:
         try:
+            if program.probe.section == UPROBE:
+                return []
             if program.probe.section.startswith("cgroup_skb/"):
                 return [self._attach_cgroup(program.handle)]
             return [libbpf.attach(program.handle)]

@@ -71,6 +71,27 @@ class RawMagic(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
+class RawLinked(msgspec.Struct, frozen=True, kw_only=True):
+    """The dynamic loader of a watched process mapped libraries, or is about to."""
+
+    ts_ns: int
+    tgid: int
+
+
+class RawCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of calls. `call`: row of the catalogue that the probes were attached with."""
+
+    ts_ns: int
+    end_ns: int
+    tgid: int
+    tid: int
+    call: int
+    count: int
+    amount: int
+    follow_ns: int
+    last_ns: int
+
+
 class RawPacket(msgspec.Struct, frozen=True, kw_only=True):
     """A TCP segment of a watched port. `payload` may be shorter than `payload_len` bytes."""
 
@@ -98,6 +119,8 @@ Raw = (
     | RawExec
     | RawFile
     | RawMagic
+    | RawLinked
+    | RawCall
     | RawPacket
 )
 
@@ -212,6 +235,21 @@ def _take(data: bytes) -> Take:
     return Take(ts_ns=ts, tgid=tgid, tid=tid, conn=_conn_of(data))
 
 
+def _linked(data: bytes) -> RawLinked:
+    ts, tgid, *_ = layouts.LINKED.packer.unpack(data)
+    return RawLinked(ts_ns=ts, tgid=tgid)
+
+
+def _call(data: bytes) -> RawCall:
+    ts, tgid, tid, _, _, _, end, follow, last, amount, count, call = layouts.CALL.packer.unpack(
+        data
+    )
+    return RawCall(
+        ts_ns=ts, end_ns=max(end, ts), tgid=tgid, tid=tid, call=call, count=count, amount=amount,
+        follow_ns=follow, last_ns=last,
+    )  # fmt: skip
+
+
 _PACKET_TAIL = layouts.HEADER.size + layouts.CONN.size
 
 
@@ -242,6 +280,8 @@ _DECODERS: dict[int, tuple[Layout, Callable[[bytes], Raw]]] = {
     11: (layouts.CONNECT, _connect),
     12: (layouts.TAKE, _take),
     13: (layouts.PACKET, _packet),
+    14: (layouts.LINKED, _linked),
+    15: (layouts.CALL, _call),
 }
 _PACKET = 13
 

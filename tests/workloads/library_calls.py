@@ -1,0 +1,79 @@
+"""Stand-ins for libraries of accelerators and engines, and a program that calls them.
+
+The stand-ins export the names of the catalogue and do nothing: they are no CUDA, no HIP, no
+Vulkan. What is learnt from them is how calls and their arguments are counted.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+# How distributions build: functions begin with a landing mark, and save a register.
+_AS_SHIPPED = ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]
+if platform.machine() == "x86_64":
+    _AS_SHIPPED.append("-fcf-protection=branch")
+SOURCE = Path(__file__).with_suffix(".c")
+
+
+def make_library(folder: Path, file: str, symbols: Iterable[str]) -> Path:
+    """A shared library `file` whose functions return at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / file
+    lines = ['const char ttft_stand_in[] = "a stand-in of ttft\'s tests";']
+    lines += [f'long {name}(void) {{ __asm__ volatile(""); return 0; }}' for name in symbols]
+    source = folder / f"{file}.c"
+    source.write_text("\n".join(lines) + "\n")
+    command = ["clang", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{file}", *_AS_SHIPPED]
+    subprocess.run([*command, "-o", str(target), str(source)], check=True)
+    return target
+
+
+def make_caller(folder: Path, linked: Path | None = None) -> Path:
+    """The program; `linked`: a library it is linked to, for calls that need no look-up."""
+    target = folder / ("caller-linked" if linked else "caller")
+    extra = [] if linked is None else ["-DDIRECT", str(linked), f"-Wl,-rpath,{linked.parent}"]
+    command = ["clang", "-O1", "-o", str(target), str(SOURCE), *extra, "-ldl", "-lpthread"]
+    subprocess.run(command, check=True)
+    return target
+
+
+class Caller:
+    """A running one; `with` ends it."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self._process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, line: str) -> str:
+        """One line of work; what it answers, when it is done."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert answer.endswith("done"), (line, answer, self._process.poll())
+        return answer.removesuffix("done").strip()
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(10) == 0
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()

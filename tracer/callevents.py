@@ -1,0 +1,75 @@
+"""Calls of watched processes into user libraries, as records tell of them. Pure and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tracer.records import AnyRecord, Call, Library
+
+MAX_CALLS = 20_000
+
+CallKey = tuple[int, str, str, int]
+
+
+class CallEvents:
+    """Runs of calls by process, and the libraries of which calls are seen."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, dict[CallKey, Call]] = {}
+        self._libraries: dict[int, dict[tuple[str, str], Library]] = {}
+        self.dropped = 0
+
+    def feed(self, record: Library | Call) -> None:
+        match record:
+            case Library():
+                self._libraries.setdefault(record.tgid, {})[record.name, record.path] = record
+            case Call():
+                key = (record.tid, record.library, record.symbol, record.ts_ns)
+                self._calls.setdefault(record.tgid, {})[key] = record
+
+    def calls(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Call]:
+        """Runs that touch the window, in order of time."""
+        found = [
+            c
+            for tgid in tgids
+            for c in self._calls.get(tgid, {}).values()
+            if c.end_ns + (c.last_ns or 0) >= start_ns and c.ts_ns <= end_ns
+        ]
+        return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.library, c.symbol))
+
+    def libraries(self, tgids: Iterable[int], until_ns: int) -> list[Library]:
+        """Those seen by `until_ns`, by process."""
+        return [
+            library
+            for tgid in tgids
+            for library in self._libraries.get(tgid, {}).values()
+            if library.ts_ns <= until_ns
+        ]
+
+    def restart(self, tgid: int, ts_ns: int) -> None:
+        """Another program: its libraries are not mapped any more."""
+        known = self._libraries.get(tgid, {})
+        for key in [k for k, library in known.items() if library.ts_ns < ts_ns]:
+            del known[key]
+
+    def prune(self, horizon_ns: int, gone: Iterable[int]) -> None:
+        """Forget runs that ended before `horizon_ns`, and all of processes that are `gone`."""
+        for tgid in gone:
+            self._calls.pop(tgid, None)
+            self._libraries.pop(tgid, None)
+        for runs in self._calls.values():
+            for key in [k for k, c in runs.items() if c.end_ns < horizon_ns]:
+                del runs[key]
+        over = sum(map(len, self._calls.values())) - MAX_CALLS
+        for runs in self._calls.values():
+            cut = min(max(0, over), len(runs))
+            for key in list(runs)[:cut]:
+                del runs[key]
+            self.dropped += cut
+            over -= cut
+
+    def records(self) -> Iterator[AnyRecord]:
+        for known in self._libraries.values():
+            yield from known.values()
+        for runs in self._calls.values():
+            yield from runs.values()

@@ -1,0 +1,290 @@
+"""Which files are probed, for whom. A thread of its own: attaching waits for the kernel.
+
+A file is probed while a watched process maps it, and for a while after: the next runner of the
+same program is then seen from its first call. The dynamic loader is probed for each process
+alone: every program that starts would pay for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from tracer.libs import mappings
+from tracer.libs.calls import Catalogue, Library
+from tracer.libs.elf import Elf, ElfError
+from tracer.libs.links import Link, Points, reason
+from tracer.libs.mappings import Inode, Mapped
+from tracer.records import Library as Seen
+
+#: Files of the dynamic loader, and the function it calls for debuggers after it has mapped.
+LOADER = Library("loader", ("ld-linux*.so*", "ld-musl-*.so*", "ld-2.*.so"), {"_dl_debug_state": 0})
+#: How long a file without users stays probed, ns.
+LINGER_NS = 60_000_000_000
+#: After a program was started its mappings are looked at again, s: not all loaders tell.
+AGAIN_S = (0.01, 0.05, 0.5, 2.0)
+#: Looking takes at most this part of the time.
+_PART = 20
+_SPACE_S = 0.01
+_POOL = 4
+
+
+@dataclass
+class _File:
+    """A file of the catalogue. `links` empty: it cannot be probed."""
+
+    path: str
+    libraries: list[Library]
+    links: list[Link] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    users: set[int] = field(default_factory=set)
+    idle_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Descriptors of the loaded programs. `many`: one link may hold many functions."""
+
+    call: int
+    linked: int
+    many: bool = True
+
+
+class Attacher:
+    """`look` at processes, `collect` what was found. All but the thread's own is thread-safe."""
+
+    def __init__(
+        self, programs: Programs, catalogue: Catalogue, say: Callable[[str], None],
+        linger_ns: int = LINGER_NS,
+    ) -> None:  # fmt: skip
+        self._programs = programs
+        self._say = say
+        self._linger_ns = linger_ns
+        self._files: dict[Inode, _File] = {}
+        self._loaders: dict[int, Link] = {}
+        self._named: set[tuple[str, str]] = set()
+        self._looked: dict[int, tuple[float, float]] = {}
+        self._due: list[tuple[float, int]] = []
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Seen] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_POOL, "ttft-attach")
+        self._libraries_of = lru_cache(4096)(catalogue.of)
+        self._thread = threading.Thread(target=self._run, name="ttft-libraries", daemon=True)
+        self._thread.start()
+
+    # --- from any thread --------------------------------------------------------------
+
+    def look(self, tgid: int, *, again: bool = False) -> None:
+        """Its mappings may have changed. `again`: and will, for it was just started."""
+        self._jobs.put(lambda: self._look(tgid, again))
+
+    def forked(self, parent: int, child: int) -> None:
+        """A process has the mappings of its parent."""
+        self._jobs.put(lambda: self._inherit(parent, child))
+
+    def ended(self, tgid: int) -> None:
+        self._jobs.put(lambda: self._forget(tgid))
+
+    def collect(self) -> list[Seen]:
+        """Libraries that are newly seen."""
+        found = []
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._found.get_nowait())
+        return found
+
+    @property
+    def awaits(self) -> bool:
+        """Whether it will look at a process again unasked."""
+        return bool(self._due)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until all that was asked for so far is done; whether it was."""
+        done = threading.Event()
+        self._jobs.put(done.set)
+        return done.wait(timeout_s)
+
+    def close(self) -> None:
+        """Take all probes away."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._pool.shutdown()
+        for links in (*(f.links for f in self._files.values()), list(self._loaders.values())):
+            _close(links)
+        self._files.clear()
+        self._loaders.clear()
+
+    # --- the thread's own ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._next_s())
+            except queue.Empty:
+                self._overdue()
+                continue
+            if job is None:
+                return
+            job()
+
+    def _next_s(self) -> float | None:
+        """Until there is something to do unasked; None: never."""
+        times = [self._due[0][0]] if self._due else []
+        idle = [f.idle_ns for f in self._files.values() if f.idle_ns is not None]
+        times += [(ns + self._linger_ns) / 1e9 for ns in idle]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _overdue(self) -> None:
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            self._look(heapq.heappop(self._due)[1], False)
+        for inode, file in list(self._files.items()):
+            if file.idle_ns is not None and file.idle_ns + self._linger_ns <= now * 1e9:
+                del self._files[inode]
+                self._pool.submit(_close, file.links)
+
+    def _look(self, tgid: int, again: bool) -> None:
+        began = time.monotonic()
+        last, took = self._looked.get(tgid, (0.0, 0.0))
+        due = last + max(_SPACE_S, took * _PART)
+        if again:
+            for later in AGAIN_S:
+                heapq.heappush(self._due, (began + later, tgid))
+        elif began < due:
+            if all(other != tgid for _, other in self._due):
+                heapq.heappush(self._due, (due, tgid))
+            return
+        mapped = mappings.executable(tgid)
+        if mapped is None:
+            self._forget(tgid)
+            return
+        self._use(tgid, mapped)
+        self._probe_loader(tgid, mapped)
+        now = time.monotonic()
+        self._looked[tgid] = (now, now - began)
+
+    def _use(self, tgid: int, mapped: Iterable[Mapped]) -> None:
+        wanted = {m.inode: m for m in mapped if self._libraries_of(m.name)}
+        for inode, file in self._files.items():
+            if tgid in file.users and inode not in wanted:
+                self._drop(file, tgid)
+        fresh = [m for inode, m in wanted.items() if inode not in self._files]
+        for m, file in zip(fresh, self._pool.map(self._open, fresh), strict=True):
+            self._files[m.inode] = file
+        for inode in wanted:
+            file = self._files[inode]
+            if tgid not in file.users:
+                file.users.add(tgid)
+                file.idle_ns = None
+                self._tell(file, tgid)
+
+    def _tell(self, file: _File, tgid: int) -> None:
+        for name, count in file.counts.items():
+            if count:
+                now_ns = time.monotonic_ns()
+                self._found.put(
+                    Seen(ts_ns=now_ns, tgid=tgid, name=name, path=file.path, functions=count)
+                )
+
+    def _inherit(self, parent: int, child: int) -> None:
+        for file in self._files.values():
+            if parent in file.users:
+                file.users.add(child)
+                self._tell(file, child)
+
+    def _forget(self, tgid: int) -> None:
+        self._looked.pop(tgid, None)
+        self._due = [entry for entry in self._due if entry[1] != tgid]
+        heapq.heapify(self._due)
+        if tgid in self._loaders:
+            self._pool.submit(self._loaders.pop(tgid).close)
+        for file in self._files.values():
+            if tgid in file.users:
+                self._drop(file, tgid)
+
+    def _drop(self, file: _File, tgid: int) -> None:
+        file.users.discard(tgid)
+        if not file.users:
+            file.idle_ns = time.monotonic_ns()
+
+    # --- a file, in a thread of the pool --------------------------------------------------
+
+    def _open(self, mapped: Mapped) -> _File:
+        file = _File(mapped.path, self._libraries_of(mapped.name))
+        try:
+            fd, place = mappings.open_mapped(mapped)
+        except OSError as error:
+            self._trouble(mapped.path, f"cannot be probed: {reason(error)}")
+            return file
+        try:
+            elf = Elf(fd)
+            for library in file.libraries:
+                self._probe(file, library, elf.functions(library.symbols), place)
+        except ElfError as error:
+            self._trouble(mapped.path, f"cannot be probed: {error}")
+        finally:
+            os.close(fd)
+        if not any(file.counts.values()) and ".so" in mapped.name:
+            self._trouble(mapped.path, "has none of the functions to watch (stripped?)")
+        return file
+
+    def _probe(self, file: _File, library: Library, at: dict[str, int], link: str) -> None:
+        rows: dict[int, int] = {}
+        for symbol, offset in at.items():
+            rows.setdefault(offset, library.symbols[symbol])
+        points = sorted(rows.items())
+        count = self._attach(file, link, points) if points else 0
+        file.counts[library.name] = file.counts.get(library.name, 0) + count
+        if library.given:
+            found = {library.symbols[symbol] for symbol in at}
+            for symbol in sorted({s for s, row in library.symbols.items() if row not in found}):
+                self._trouble(file.path, f"has no function {symbol}")
+
+    def _attach(self, file: _File, link: str, points: Points) -> int:
+        """How many of the points are probed: one that the kernel refuses spoils no other."""
+        try:
+            file.links.append(Link(self._programs.call, link, points, many=self._programs.many))
+            return len(points)
+        except OSError as error:
+            if len(points) == 1 or not os.path.lexists(link):
+                self._trouble(file.path, f"cannot be probed: {reason(error)}")
+                return 0
+        half = len(points) // 2
+        return sum(self._attach(file, link, p) for p in (points[:half], points[half:]))
+
+    def _probe_loader(self, tgid: int, mapped: Iterable[Mapped]) -> None:
+        """Hear of libraries that the process opens from now on. No loss where it cannot be: its
+        mappings are looked at when it starts."""
+        if tgid in self._loaders or not self._programs.many:
+            return
+        for one in (m for m in mapped if LOADER.holds(m.name)):
+            with suppress(OSError, ElfError):
+                fd, place = mappings.open_mapped(one)
+                try:
+                    at = Elf(fd).functions(LOADER.symbols)
+                finally:
+                    os.close(fd)
+                points = [(offset, 0) for offset in at.values()]
+                if points:
+                    self._loaders[tgid] = Link(self._programs.linked, place, points, pid=tgid)
+                return
+
+    def _trouble(self, path: str, text: str) -> None:
+        """Say it, once."""
+        if (path, text) not in self._named:
+            self._named.add((path, text))
+            self._say(f"{Path(path).name} {text} ({path})")
+
+
+def _close(links: list[Link]) -> None:
+    while links:
+        links.pop().close()
