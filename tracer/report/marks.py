@@ -51,7 +51,8 @@ def table(caption: str, heads: Iterable[tuple[str, str]], rows: Iterable[Iterabl
 def svg(width: int, height: int, title: str, desc: str, parts: Iterable[str]) -> str:
     """A picture that says in words what it shows."""
     return (
-        f'<div class="wide"><svg viewBox="0 0 {width} {height}" role="img" aria-label="{text(title)}">'
+        f'<div class="wide"><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{text(title)}">'
         f"<title>{text(title)}</title><desc>{text(desc)}</desc>{''.join(parts)}</svg></div>\n"
     )
 
