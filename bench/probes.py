@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bench.common import Asker, Plan, Row, bpf_statistics, router, say, ttft_ms, watching
-from bench.unrelated import calm
+from bench.unrelated import attached, calm
 from bench.workload import WORKS, processors, workload
 from tests.workloads import bpf, pagecache
 from tests.workloads.ttftd import Ttftd
@@ -64,7 +64,9 @@ def run(plan: Plan) -> Iterator[Row]:
             with workload(plan.out, own) as process:
                 passes = plan.times(10, 50, 1)
                 _used(table, BUSY, daemon, passes, lambda: sum(map(process.seconds, WORKS)))
+            groups = sorted(attached(daemon))
     yield from rows(table, waited)
+    yield Row("attached while busy", ", ".join(groups), data={"groups": groups})
 
 
 def _ask(asker: Asker, model: str) -> float:

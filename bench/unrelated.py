@@ -108,8 +108,9 @@ class _Bench:
         for watched in (first, not first):
             if watched:
                 with watching(self._plan, self._asker.server.port) as daemon:
-                    self._seen.attached = calm(daemon)
+                    calm(daemon)
                     found["quiet", True] = self._quiet()
+                    self._seen.attached |= attached(daemon)
                     found["cold", True], reply = self._cold()
                     self._note(daemon, reply)
             else:
@@ -149,13 +150,12 @@ class _Bench:
         self._seen.load_ms.append(item["phases_ms"]["load"])
 
 
-def calm(daemon: Ttftd) -> set[str]:
-    """Wait until it has let go of what it needs for a start only, or will not; what is left."""
+def calm(daemon: Ttftd) -> None:
+    """Wait until it has let go of what it needs for a start only, or will not."""
     began = attached(daemon)
     with contextlib.suppress(TimeoutError):
         wait_for(lambda: attached(daemon) != began, CALM_S, "probes to go", 0.2)
     time.sleep(SETTLE_S / 5)
-    return attached(daemon)
 
 
 def attached(daemon: Ttftd) -> set[str]:
@@ -215,12 +215,13 @@ def _cpu(slices: list[Slice]) -> float:
 
 
 def _conditions(seen: Seen, slow: str) -> Row:
-    """What the figures above were measured under."""
+    """What the figures above were measured under; any round counts for the groups."""
     share = 100 * sum(seen.load_ms) / sum(seen.ttft_ms)
     ttft = statistics.median(seen.ttft_ms)
     return Row(
-        "cold loads above",
-        f"TTFT {ttft:,.0f} ms, weights coming in {share:.0f} % of it; {slow}",
+        "measured under",
+        f"attached when quiet: {', '.join(sorted(seen.attached))}; cold loads: TTFT "
+        f"{ttft:,.0f} ms, weights coming in {share:.0f} % of it, {slow}",
         data={
             "ttft_ms": ttft,
             "load_percent": share,
