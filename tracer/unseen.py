@@ -18,6 +18,8 @@ from tracer.weights import BULK_BYTES
 LINK_NS = 5_000_000
 #: A process that has a request works on it for longer than this before it opens weights.
 WAKE_NS = 2_000_000
+#: No model is taken up, from its open to its first token, in less.
+LOAD_NS = 50_000_000
 
 
 def off(e: Evidence, group: str, start_ns: int, end_ns: int) -> list[Range]:
@@ -59,7 +61,7 @@ def _harmless(s: Scene, starts: list[Start], gap: Range) -> bool:
         _not_yet_asked(s, end)
         or _load_seen(starts, gap)
         or _at_work(s, gap)
-        or (not starts and _read_nothing(s, gap))
+        or (not starts and (_too_short(s, end) or _read_nothing(s, gap)))
     )
 
 
@@ -75,15 +77,22 @@ def _load_seen(starts: list[Start], gap: Range) -> bool:
 
 
 def _not_yet_asked(s: Scene, until_ns: int) -> bool:
-    asked = s.hop_ns if s.hop_ns is not None else s.read_end_ns
-    return until_ns <= asked + WAKE_NS
+    return until_ns <= _asked_ns(s) + WAKE_NS
+
+
+def _asked_ns(s: Scene) -> int:
+    return s.hop_ns if s.hop_ns is not None else s.read_end_ns
+
+
+def _too_short(s: Scene, until_ns: int) -> bool:
+    """Whether a load that began unseen had shown its end."""
+    return until_ns <= _asked_ns(s) + LOAD_NS and s.e.resident_before is not False
 
 
 def _at_work(s: Scene, gap: Range) -> bool:
     """Whether the runner was at work on a prompt: it had its weights mapped."""
-    asked = s.hop_ns if s.hop_ns is not None else s.read_end_ns
     head = early_head_ns(s.serving, program_of(s))
-    if head is not None and head - asked <= ROUTING_NS:
+    if head is not None and head - _asked_ns(s) <= ROUTING_NS:
         return True
     return any(
         o.runner is not None

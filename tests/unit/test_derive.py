@@ -133,8 +133,9 @@ def test_a_request_without_a_token_and_still_open() -> None:
         ({"began_ns": T0 + 1}, "began.late"),
         (
             {
-                "armed": (Armed(ts_ns=ns(5), group="files", on=True),),
-                "hop": hop(arrival=1, read=1.1, body=1, head=29.8, first_token=29.8, end=100),
+                "armed": (Armed(ts_ns=ns(52), group="files", on=True),),
+                "hop": hop(arrival=1, read=1.1, body=1, head=99, first_token=99, end=100),
+                "req": request(read=0.2, head=100, first_token=100, end=101),
             },
             "armed.late",
         ),

@@ -107,6 +107,12 @@ def test_a_slow_request_to_a_runner_that_surely_held_its_model() -> None:
     assert not derive(slow(armed=off_until(250, "slow"), io=much)).complete
 
 
+def test_a_while_too_short_for_a_load() -> None:
+    assert derive(slow(armed=off_until(49))).complete
+    assert not derive(slow(armed=off_until(52))).complete
+    assert not derive(slow(armed=off_until(49), resident_before=False)).complete
+
+
 def test_headers_at_once_tell_that_a_prompt_was_begun() -> None:
     begun = hop(arrival=1, read=1.1, body=1, head=3, first_token=700, end=800)
     assert derive(slow(hop=begun, armed=off_until(250, "slow"))).complete
