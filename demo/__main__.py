@@ -22,7 +22,7 @@ from demo.scenarios import WARMUP, Sent, drive
 from tests.workloads import bpf, llama
 from tests.workloads.throttle import Throttle, ThrottleError
 from tests.workloads.ttftd import UNIT_NICE, Ttftd, matched, ttft
-from tracer import render, render_show, render_spikes
+from tracer import render_show, render_spikes
 
 RECORDING = Path(__file__).parent / "recording.ndjson.gz"
 SENT = Path(__file__).parent / "recording.sent.json"

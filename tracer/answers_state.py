@@ -75,6 +75,16 @@ class History(_State, frozen=True):
     hint: str | None = None
 
 
+class Export(_State, frozen=True):
+    """Where requests or figures go besides the socket. `sent` and `dropped` count requests."""
+
+    name: str
+    to: str
+    sent: int | None = None
+    dropped: int | None = None
+    trouble: str | None = None
+
+
 class Status(_State, frozen=True):
     """Everything `ttft status` shows. `lost`: records by kind. Times are wall clock."""
 
@@ -89,6 +99,7 @@ class Status(_State, frozen=True):
     lost: dict[str, int] = msgspec.field(default_factory=dict)
     cost: Cost = Cost()
     open_requests: int = 0
+    exports: tuple[Export, ...] = ()
 
 
 class ModelSeen(_State, frozen=True):

@@ -151,7 +151,7 @@ class _Routes:
 
     def metrics(self, request: Request) -> Response:
         query(request)
-        text = self._backend.metrics.text(self._backend.status().lost)
+        text = self._backend.metrics.text(self._backend.status())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def events(self, request: Request) -> Response:

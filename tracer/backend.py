@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from tracer import __version__
@@ -26,6 +26,7 @@ from tracer.derive import derive
 from tracer.derived import Derived
 from tracer.engine import Engine
 from tracer.errors import TtftError
+from tracer.exports import Exports
 from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, give_back, pss_bytes
 from tracer.http import HttpReader
@@ -99,7 +100,8 @@ class Daemon:
         self._live = Live(kernel, self._discovery, HttpReader(), self._armer, self._libraries)
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
-        self._backlog = Backlog(store.put)
+        self._exports = Exports(config, lambda: self.metrics.text(self.status()))
+        self._backlog = Backlog(self._put)
         self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,6 +145,7 @@ class Daemon:
             )
         api = ApiServer(place)
         await api.start(self)
+        await self._exports.start()
         notify("READY=1", self._state())
         log(f"watching; answers at {self._config.socket}")
         tasks.add(asyncio.create_task(self._chores()))
@@ -156,6 +159,7 @@ class Daemon:
         self._engine.stop()
         await asyncio.to_thread(self._libraries.close)
         await asyncio.to_thread(self._backlog.close)
+        await self._exports.stop()
         await api.stop()
         for failed in threads:
             if failed.done():
@@ -236,6 +240,11 @@ class Daemon:
             self._stirred.clear()
             await asyncio.sleep(_CHORES_S)
 
+    def _put(self, derived: Sequence[Derived]) -> None:
+        """In the history's thread."""
+        self.store.put(derived)
+        self._exports.add(derived)
+
     # --- sinks of the engine (its thread) --------------------------------------------
 
     def _explained(self, derived: list[Derived]) -> None:
@@ -243,7 +252,7 @@ class Daemon:
         self._overview.derived(derived)
         for item in derived:
             self._next_id = max(self._next_id, item.evidence.id + 1)
-            if item.evidence.request.end_ns is not None or item.outcome == "server_died":
+            if item.over:
                 self.metrics.observe(item)
         if self._loop is None:
             return
@@ -275,6 +284,7 @@ class Daemon:
             lost=self._live.lost,
             cost=self._cost(),
             open_requests=self._engine.open_requests,
+            exports=self._exports.states(),
         )
 
     def _probe(self, group: GroupState) -> Probe:

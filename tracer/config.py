@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -97,6 +98,47 @@ class LibraryTable(_Section, frozen=True):
     twins: tuple[Name, ...] = ()
 
 
+class MetricsSection(_Section, frozen=True):
+    """Prometheus metrics over TCP too, beside the socket: `listen` is `127.0.0.1:9843` or its like.
+
+    Any user of this machine may then read them, names of models included. An address that
+    others reach is refused unless `allow_remote` is true.
+    """
+
+    listen: Name | None = None
+    allow_remote: bool = False
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """(IP address, port) of `listen`; ValueError says what is wrong with it."""
+        if self.listen is None:
+            return None
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+            raise ValueError("is not ADDRESS:PORT")
+        host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+        try:
+            loopback = ip_address(host).is_loopback
+        except ValueError:
+            raise ValueError("needs an IP address, such as 127.0.0.1") from None
+        if not loopback and not self.allow_remote:
+            raise ValueError("is reached by other machines")
+        return host, int(port)
+
+
+class OtlpSection(_Section, frozen=True):
+    """Each request as a trace to an OpenTelemetry collector: `endpoint` is its OTLP/HTTP address.
+
+    `endpoint` is such as `http://127.0.0.1:4318`; `/v1/traces` is added. `headers` go with each
+    request to it. Without `endpoint` the variables OTEL_EXPORTER_OTLP_* count.
+    """
+
+    endpoint: Annotated[str, msgspec.Meta(pattern=r"^https?://[^/\s]+", max_length=1024)] | None = (
+        None
+    )
+    headers: dict[str, str] = {}
+
+
 class Config(_Section, frozen=True):
     """All settings. `group` may use the socket; `state` holds the history."""
 
@@ -108,6 +150,8 @@ class Config(_Section, frozen=True):
     spike: SpikeSection = SpikeSection()
     history: HistorySection = HistorySection()
     probes: ProbesSection = ProbesSection()
+    metrics: MetricsSection = MetricsSection()
+    otlp: OtlpSection = OtlpSection()
 
     @property
     def database(self) -> Path:
@@ -126,6 +170,8 @@ SECTIONS: dict[str, type[_Section]] = {
     "spike": SpikeSection,
     "history": HistorySection,
     "probes": ProbesSection,
+    "metrics": MetricsSection,
+    "otlp": OtlpSection,
 }
 
 
@@ -179,6 +225,7 @@ def parse(raw: bytes, name: str) -> Config:
     except msgspec.ValidationError as error:
         raise _explain(name, text, str(error)) from None
     _check_servers(name, text, config.server)
+    _check_metrics(name, text, config.metrics)
     return config
 
 
@@ -192,6 +239,7 @@ def _syntax_message(name: str, text: str, error: str) -> tuple[str, str]:
 
 def _explain(name: str, text: str, error: str) -> ConfigError:
     what, _, where = error.partition(" - at `$")
+    what = re.sub(r"`str` matching regex '\^https.*", "http:// or https:// and a host", what)
     what = re.sub(r"`str` matching regex .*", "an absolute path", what)
     steps: list[str | int] = [
         int(index) if index else key
@@ -274,3 +322,14 @@ def _check_servers(name: str, text: str, servers: tuple[ServerEntry, ...]) -> No
                 "give each [[server]] a `name` of its own",
             )
         names.add(server.name)
+
+
+def _check_metrics(name: str, text: str, metrics: MetricsSection) -> None:
+    try:
+        metrics.address  # noqa: B018
+    except ValueError as error:
+        line = _line_of(text, ["metrics", "listen"])
+        raise ConfigError(
+            f"{name}, line {line}: `listen` {error}",
+            "give 127.0.0.1:9843, or set `allow_remote = true` if others may read the metrics",
+        ) from None

@@ -115,3 +115,8 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool
     complete: bool
     incomplete_because: str | None
+
+    @property
+    def over(self) -> bool:
+        """Whether this is the last word on it."""
+        return self.evidence.request.end_ns is not None or self.outcome == "server_died"

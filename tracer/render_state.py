@@ -23,6 +23,7 @@ def status(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> li
         *_lost(answer["lost"], paint),
         *_cost(answer["cost"]),
         *_history(answer["history"], paint),
+        *_exports(answer.get("exports", []), paint),
     ]
 
 
@@ -119,6 +120,19 @@ def _history(history: Json, paint: Paint) -> list[str]:
         lines += wrap(history["hint"] or "", COLUMNS, "      -> ", " " * 9)
     if history["dropped"]:
         lines += wrap(f"{history['dropped']} requests were dropped", COLUMNS, " " * 9, " " * 9)
+    return lines
+
+
+def _exports(exports: list[Json], paint: Paint) -> list[str]:
+    lines: list[str] = []
+    for export in exports:
+        text = f"{export['name']} at {export['to']}"
+        if export["sent"] is not None:
+            text += f", {export['sent']} requests sent, {export['dropped']} dropped"
+        lines += wrap(text, COLUMNS, "         " if lines else "Exports  ", " " * 9)
+        if export["trouble"]:
+            trouble = wrap(export["trouble"], COLUMNS, "      -> ", " " * 9)
+            lines += [paint("bad", line) for line in trouble]
     return lines
 
 

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.answer_cases import spike, warm
+from tests.unit.answer_cases import warm
 from tests.unit.fake_daemon import GROUP, REQUESTS, FakeDaemon, serving
 from tracer import answers, api_http
-from tracer.api_metrics import MAX_SERIES, Metrics
 from tracer.api_socket import bind
 from tracer.client import Client
 from tracer.errors import StoreError, TtftError
@@ -232,29 +231,8 @@ def test_a_history_that_fails_within_an_answer_is_one_line_of_log(
 
 
 def test_metrics(daemon: FakeDaemon) -> None:
-    metrics = Metrics()
-    for item in (spike(), warm(1), warm(2, model='q"uo\\te\n')):
-        metrics.observe(item)
-    text = metrics.text({"packet": 3}).decode()
-    known = '{server="llama-server:8080",model="beta"'
-    assert f'ttft_requests_total{known},outcome="ok"}} 2\n' in text
-    assert f'ttft_spikes_total{known},cause="load.disk"}} 1\n' in text
-    assert f'ttft_first_token_seconds_bucket{known},le="0.05"}} 1\n' in text
-    assert f'ttft_first_token_seconds_bucket{known},le="+Inf"}} 2\n' in text
-    assert f"ttft_first_token_seconds_sum{known}}} 1.943400001\n" in text
-    assert 'model="q\\"uo\\\\te\\n"' in text
-    assert 'ttft_records_lost_total{kind="packet"} 3\n' in text
     body = Client(str(daemon.socket)).get("/metrics").decode()
     assert 'ttft_records_lost_total{kind="packet"} 3\n' in body
-
-
-def test_metrics_are_bounded() -> None:
-    metrics = Metrics()
-    for number in range(MAX_SERIES + 50):
-        metrics.observe(warm(number, model=f"m{number}"))
-    text = metrics.text({}).decode()
-    assert text.count("ttft_requests_total{") == MAX_SERIES + 1
-    assert 'ttft_requests_total{server="other",model="other",outcome="ok"} 50\n' in text
 
 
 def test_the_sockets_mode(daemon: FakeDaemon) -> None:

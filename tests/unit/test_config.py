@@ -14,6 +14,8 @@ from tracer.config import (
     Config,
     HistorySection,
     LibraryTable,
+    MetricsSection,
+    OtlpSection,
     ProbesSection,
     Program,
     ServerEntry,
@@ -45,6 +47,14 @@ ring_kb = 1024
 packet_ring_kb = 2048
 variant = "tracepoint"
 arming = "always"
+
+[metrics]
+listen = "0.0.0.0:9843"
+allow_remote = true
+
+[otlp]
+endpoint = "http://127.0.0.1:4318"
+headers = { authorization = "Basic eA==" }
 
 [[library]]
 files = ["libmine.so*"]
@@ -79,6 +89,8 @@ def test_whole_file() -> None:
             ring_kb=1024,
             packet_ring_kb=2048,
         ),
+        metrics=MetricsSection(listen="0.0.0.0:9843", allow_remote=True),
+        otlp=OtlpSection(endpoint="http://127.0.0.1:4318", headers={"authorization": "Basic eA=="}),
         library=(
             LibraryTable(
                 files=("libmine.so*",),
@@ -149,6 +161,19 @@ def test_an_empty_file_is_all_defaults() -> None:
             "[probes]\nvariant='kprobe'",
             "line 2: `variant`: not one of auto, tracepoint, fentry",
             "in [probes]",
+        ),
+        ("[metrics]\nlisten = '9843'", "line 2: `listen` is not ADDRESS:PORT", "127.0.0.1:9843"),
+        ("[metrics]\nlisten = 'x:1'", "line 2: `listen` needs an IP address", "127.0.0.1:9843"),
+        (
+            "[metrics]\nallow_remote = false\nlisten = '0.0.0.0:9843'",
+            "line 3: `listen` is reached by other machines",
+            "allow_remote = true",
+        ),
+        ("[metrics]\nlisten = '[::]:9843'", "line 2: `listen` is reached by", "allow_remote"),
+        (
+            "[otlp]\nendpoint = 'localhost:4318'",
+            "line 2: `endpoint`: expected http:// or https:// and a host",
+            "in [otlp]",
         ),
         ("[[server]]\nname='a'", "line 2: nothing says which process `a` is", "at least one"),
         (
