@@ -199,8 +199,12 @@ struct { /* on group leaders; 1: watched */
 
 INLINE bool is_watched(struct task_struct *task)
 {
-	u32 *mark = bpf_task_storage_get(&marks, task->group_leader, NULL, 0);
+	struct task_struct *leader = task->group_leader;
+	u32 *mark;
 
+	if (!leader->bpf_storage) /* most processes: a look costs less than a call */
+		return false;
+	mark = bpf_task_storage_get(&marks, leader, NULL, 0);
 	return mark && *mark;
 }
 

@@ -44,6 +44,14 @@ INLINE void inode_facts(struct inode *inode, struct file_facts *f)
 	f->generation = inode->i_generation;
 }
 
+/* Not one of a call that populates. A call may stand there for ever, if its end was not seen. */
+INLINE bool is_own_fault(const struct thread *t, struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->in_user_fault))
+		return in_user_fault(task);
+	return !t->call;
+}
+
 /* Pages around the fault were in the page cache. Its time is known only where minor faults
  * are timed, and then it is told at its end.
  */
@@ -57,7 +65,7 @@ INLINE int on_near(struct address_space *mapping, u64 first, u64 last)
 	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
 		return 0;
 	t = thread_of_current();
-	if (!t || t->call || in_timed_fault(t, now) || !in_user_fault(current_task()))
+	if (!t || in_timed_fault(t, now) || !is_own_fault(t, current_task()))
 		return 0;
 	inode_facts(mapping->host, &f);
 	if ((f.mode & S_IFMT) != S_IFREG || !track(&f, 0, -1, 0, now))

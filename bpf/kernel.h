@@ -144,6 +144,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	char comm[16];
 	unsigned int in_user_fault : 1;
+	struct bpf_local_storage *bpf_storage; /* NULL: no map has anything of it */
 };
 
 struct linux_binprm {

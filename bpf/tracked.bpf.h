@@ -139,7 +139,7 @@ struct { /* threads of watched processes */
 
 INLINE struct thread *known_thread(struct task_struct *task)
 {
-	return bpf_task_storage_get(&threads, task, NULL, 0);
+	return task->bpf_storage ? bpf_task_storage_get(&threads, task, NULL, 0) : NULL;
 }
 
 INLINE struct thread *known_current(void)

@@ -3,6 +3,10 @@
 #include "lifecycle.bpf.c"
 #include "files.bpf.c"
 #include "faults.bpf.c"
+#ifndef TTFT_PLAIN
+#include "files_fentry.bpf.c"
+#include "faults_fentry.bpf.c"
+#endif
 #include "cache.bpf.c"
 #if __has_include("sockets.bpf.c")
 #include "sockets.bpf.c"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tracer.errors import KernelError
 from tracer.kernel import cgroup, libbpf
+from tracer.kernel.links import Links
 from tracer.kernel.perf import EVENTS, FaultEvents
+
+#: Sections of programs at the begin and end of a function.
+FUNCTIONS = ("fentry/", "fexit/")
 
 
 @dataclass(frozen=True)
@@ -30,37 +36,57 @@ class Probe:
     needs: tuple[str, ...] = ()
 
 
+_CALLS = "opens, reads and mappings of weights"
+_READING = "faults that read weights"
+
+
+def _calls() -> Iterator[Probe]:
+    """Begin and end of each call in which the file matters; of an open its end is enough."""
+    x86 = platform.machine() == "x86_64"
+    prefix = "__x64_sys_" if x86 else "__arm64_sys_"
+    for call in ("openat", "openat2", *(("open",) if x86 else ())):
+        yield Probe("files", f"ttft_{call}_done", f"fexit/{prefix}{call}", False, _CALLS, "fentry")
+    for call in ("mmap", "read", "pread64", "readv", "preadv", "preadv2", "madvise", "munmap"):
+        yield Probe("files", f"ttft_{call}", f"fentry/{prefix}{call}", False, _CALLS, "fentry")
+        yield Probe("files", f"ttft_{call}_done", f"fexit/{prefix}{call}", False, _CALLS, "fentry")
+
+
+def _faults() -> Iterator[Probe]:
+    """Three ways to see faults of files."""
+    group = "faults"
+    yield Probe(
+        group, "ttft_fault_mapped", "fexit/filemap_map_pages", False, "minor faults", "fentry"
+    )
+    yield Probe(group, "ttft_fault_fill", "fentry/filemap_fault", False, _READING, "fentry")
+    yield Probe(group, "ttft_fault_filled", "fexit/filemap_fault", False, _READING, "fentry")
+    yield Probe(
+        "minor",
+        "ttft_fault_map",
+        "fentry/filemap_map_pages",
+        False,
+        "time of minor faults",
+        "fentry",
+    )
+    yield Probe(
+        group, "ttft_fault_near", "tp_btf/mm_filemap_map_pages", False, "minor faults", "tracepoint"
+    )
+    yield Probe(group, "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, _READING, "tracepoint")
+    yield Probe(group, "ttft_fault_major", "perf_event", False, _READING, "tracepoint")
+    yield Probe(group, "ttft_fault_major", "perf_event", False, _READING, "perf")
+    yield Probe(group, "ttft_fault_begin", "perf_event", False, "minor faults", "perf")
+    yield Probe(group, "ttft_fault_minor", "perf_event", False, "minor faults", "perf")
+
+
 PROBES = (
     Probe("lifecycle", "ttft_fork", "tp_btf/sched_process_fork", True, "child processes"),
     Probe("lifecycle", "ttft_exec", "tp_btf/sched_process_exec", True, "servers started later"),
     Probe("lifecycle", "ttft_exit", "tp_btf/sched_process_exit", True, "ends of processes"),
     Probe("lifecycle", "ttft_signal", "tp_btf/signal_generate", False, "who stopped a process"),
     Probe("cache", "ttft_insert", "tp_btf/mm_filemap_add_to_page_cache", False, "bytes from disk"),
-    Probe(
-        "files", "ttft_sys_enter", "tp_btf/sys_enter", False, "opens, reads and mappings of weights"
-    ),
-    Probe(
-        "files", "ttft_sys_exit", "tp_btf/sys_exit", False, "opens, reads and mappings of weights"
-    ),
-    Probe(
-        "faults",
-        "ttft_fault_near",
-        "tp_btf/mm_filemap_map_pages",
-        False,
-        "minor faults",
-        "tracepoint",
-    ),
-    Probe(
-        "faults",
-        "ttft_fault_miss",
-        "tp_btf/mm_filemap_fault",
-        False,
-        "faults that read weights",
-        "tracepoint",
-    ),
-    Probe("faults", "ttft_fault_major", "perf_event", False, "faults that read weights"),
-    Probe("faults", "ttft_fault_begin", "perf_event", False, "minor faults", "perf"),
-    Probe("faults", "ttft_fault_minor", "perf_event", False, "minor faults", "perf"),
+    Probe("files", "ttft_sys_enter", "tp_btf/sys_enter", False, _CALLS, "tracepoint"),
+    Probe("files", "ttft_sys_exit", "tp_btf/sys_exit", False, _CALLS, "tracepoint"),
+    *_calls(),
+    *_faults(),
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
@@ -97,7 +123,10 @@ ON_DEMAND = ("minor",)
 #: The tracepoints that tell faults of files are of 6.12 ("filemap: add trace events for get_pages,
 #: map_pages, and fault"). Without them perf events tell all faults of watched processes, which
 #: costs these as much as `minor` does.
-VARIANTS: dict[str, tuple[str, ...]] = {"faults": ("tracepoint", "perf")}
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "files": ("tracepoint", "fentry"),
+    "faults": ("tracepoint", "fentry", "perf"),
+}
 #: Groups that come in the variant of another one.
 FOLLOWS = {"minor": "faults"}
 
@@ -137,13 +166,14 @@ class Program:
 
 
 class Probes:
-    """The loaded programs. A link is held by this process alone: killed, it leaves nothing."""
+    """The loaded programs, attached in groups; `attach` and `detach` from one thread at a time."""
 
     def __init__(self, programs: dict[str, Program], selection: Selection) -> None:
         self.programs = programs
         self.selection = selection
         self.missing = dict(selection.lacking)
-        self._links: dict[str, list[int]] = {}
+        self._attached: set[str] = set()
+        self._links = Links()
         self._events: dict[str, FaultEvents] = {}
 
     @property
@@ -152,7 +182,7 @@ class Probes:
 
     @property
     def attached(self) -> list[str]:
-        return [g for g in self.groups if g in self._links]
+        return [g for g in self.groups if g in self._attached]
 
     def replaceable(self) -> dict[str, str]:
         """Programs that could not be attached, though another variant may do instead; why."""
@@ -166,33 +196,31 @@ class Probes:
 
     def attach(self, group: str, tgids: list[int] | None = None) -> int:
         """Attach a group, perf events of it to these processes; ns, 0 where it was attached."""
-        if group in self._links:
+        if group in self._attached:
             return 0
         began = time.monotonic_ns()
-        chosen = {n: p for n, p in self.programs.items() if p.probe.group == group}
-        self._links[group] = links = []
+        self._attached.add(group)
+        rows = self.selection.group(group)
+        chosen = {p.program: self.programs[p.program] for p in rows if p.program in self.programs}
         perf = {n: libbpf.program_fd(p.handle) for n, p in chosen.items() if n in EVENTS}
         if perf:
             self._events[group] = FaultEvents(perf)
             for tgid in tgids or []:
                 self._events[group].add(tgid)
         for name, program in chosen.items():
-            if name not in EVENTS:
-                links += self._attach_one(name, program)
+            if name not in EVENTS and program.probe.section != UPROBE:
+                self._attach_one(name, program)
         return time.monotonic_ns() - began
 
-    def _attach_one(self, name: str, program: Program) -> list[int]:
+    def _attach_one(self, name: str, program: Program) -> None:
+        in_cgroup = program.probe.section.startswith("cgroup_skb/")
+        attach = self._attach_cgroup if in_cgroup else libbpf.attach
         try:
-            if program.probe.section == UPROBE:
-                return []
-            if program.probe.section.startswith("cgroup_skb/"):
-                return [self._attach_cgroup(program.handle)]
-            return [libbpf.attach(program.handle)]
+            self._links.add(name, partial(attach, program.handle))
         except KernelError as error:
             if program.probe.required:
                 raise
             self.missing[name] = error.message
-            return []
 
     def _attach_cgroup(self, handle: int) -> int:
         root = cgroup.root()
@@ -208,13 +236,19 @@ class Probes:
             os.close(fd)
 
     def detach(self, group: str) -> int:
-        """Detach a group; ns it took."""
+        """Detach a group; ns it took. Traced functions may be left only a little later."""
         began = time.monotonic_ns()
-        for link in self._links.pop(group, []):
-            libbpf.destroy_link(link)
+        self._attached.discard(group)
+        for name, program in self.programs.items():
+            if program.probe.group == group:
+                self._links.drop(name, later=program.probe.section.startswith(FUNCTIONS))
         if group in self._events:
             self._events.pop(group).close()
         return time.monotonic_ns() - began
+
+    def settle(self) -> None:
+        """Wait until what was detached is off."""
+        self._links.settle()
 
     def cover(self, group: str, tgid: int) -> None:
         """Faults of a process, if the group is attached and it is not covered yet."""
@@ -238,5 +272,7 @@ class Probes:
                     events.remove(tgid)
 
     def close(self) -> None:
-        for group in list(self._links):
-            self.detach(group)
+        self._attached.clear()
+        self._links.close()
+        for group in list(self._events):
+            self._events.pop(group).close()
