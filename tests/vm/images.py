@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import inspect
 import os
 import shutil
@@ -161,10 +162,22 @@ def libraries(spec: UserlandSpec, arch: str) -> Path:
     """What the project needs at run time, for the guest's Python, as a disk image (ext4)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"]
-    recipe = [wanted, _GLIBC_MINORS, inspect.getsource(_build_libraries)]
+    recipe = [wanted, _same_python(spec.python), _GLIBC_MINORS, inspect.getsource(_build_libraries)]
     name = f"libs-{spec.python}-{arch}-{cache.digest(recipe)}"
     folder = cache.built(name, lambda folder: _build_libraries(folder, wanted, spec.python, arch))
     return folder / "libs.img"
+
+
+def _same_python(version: str) -> bool:
+    """Whether what this Python compiles is good for the guest's, which is slow at it."""
+    return version == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def compile_checkout(spec: UserlandSpec) -> None:
+    """Spares the guest the compiling of the project's own modules, where this Python can."""
+    if _same_python(spec.python):
+        for folder in ("tracer", "tests"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
 
 
 def _build_libraries(folder: Path, wanted: list[str], python: str, arch: str) -> None:
@@ -174,7 +187,8 @@ def _build_libraries(folder: Path, wanted: list[str], python: str, arch: str) ->
     tree = folder / "tree"
     run(
         sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-        "--no-compile", "--only-binary=:all:", "--target", tree,
+        "--only-binary=:all:", *([] if _same_python(python) else ["--no-compile"]),
+        "--target", tree,
         "--python-version", python, "--implementation", "cp",
         *(f"--platform={name}" for name in platforms), *wanted,
     )  # fmt: skip

@@ -25,6 +25,8 @@ from tests.vm.images import KernelImage
 HERE = Path(__file__).parent
 MOUNTS = ("tracefs", "debugfs", "bpffs", "securityfs")
 CGROUPS = ("v2", "v1", "hybrid", "none")
+#: Without mitigations emulation is quicker.
+_LINE = "root=/dev/vda rw quiet panic=-1 mitigations=off random.trust_cpu=on"
 _POLL_S = 0.05
 _TAIL_LINES = 25
 
@@ -89,6 +91,7 @@ class Machine:
         self.root = images.userland(land, spec.arch)
         self.libraries = images.libraries(land, spec.arch)
         self.kernel = images.kernel(spec)
+        images.compile_checkout(land)
 
     def run(
         self,
@@ -143,15 +146,13 @@ class Machine:
 
     def _command(self, control: Path, out: Path, console: Path) -> list[str]:
         options, image = self.options, self.kernel
-        line = (
-            f"root=/dev/vda rw quiet panic=-1 mitigations=off random.trust_cpu=on {_systemd(self)}"
-        )
+        line = f"console={_console(image)} {_LINE} {_systemd(self)} {options.append}"
         command = ["setpriv", "--pdeathsig", "KILL", *_system(image, options.icount)]
         command += ["-smp", str(options.smp), "-m", str(options.memory_mb)]
         command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         command += ["-serial", f"file:{console}", "-snapshot"]
         command += ["-kernel", str(image.vmlinuz), "-initrd", str(image.initrd)]
-        command += ["-append", f"console={_console(image)} {line} {options.append}"]
+        command += ["-append", line]
         for disk in (self.root, self.libraries, *options.disks):
             command += ["-drive", f"file={disk},if=virtio,format=raw"]
         shares = [("modules", image.modules, True), ("checkout", ROOT, True)]
@@ -203,7 +204,7 @@ def _systemd(machine: Machine) -> str:
     if not machine.systemd:
         return ""
     unified = {"v1": "0", "hybrid": "0"}.get(machine.options.cgroup, "1")
-    line = f"systemd.unified_cgroup_hierarchy={unified}"
+    line = f"systemd.getty_auto=no systemd.unified_cgroup_hierarchy={unified}"
     return line + (
         " systemd.legacy_systemd_cgroup_controller=1" if machine.options.cgroup == "v1" else ""
     )
@@ -217,7 +218,7 @@ def _system(image: KernelImage, icount: int | None) -> list[str]:
     }[image.arch]
     if shutil.which(system[0]) is None:
         raise BuildError(f"no {system[0]}: scripts/setup.sh vm installs it")
-    counting = [] if icount is None else ["-icount", f"shift={icount},sleep=off"]
+    counting = [] if icount is None else ["-icount", f"shift={icount}"]
     return [*system, "-accel", f"tcg,thread={thread}", "-cpu", "max", *counting]
 
 

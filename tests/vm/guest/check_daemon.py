@@ -16,7 +16,7 @@ _PATIENCE_S = 120
 
 def _doctor(*options: str) -> str:
     done = subprocess.run(["ttft", "doctor", *options], capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):  # 1: something is missing, and it says what
+    if done.returncode not in (0, 1) or not done.stdout:  # 1: something is missing, and told
         raise SystemExit(f"ttft doctor: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
