@@ -1,8 +1,9 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-vm test-vm-renew test-all lint bench wheel clean setup setup-demo setup-bench setup-vm setup-all bpf
+.PHONY: help demo test test-vm test-vm-renew test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-bench setup-vm setup-all bpf
 
 PYTHON := .venv/bin/python
+PREFIX ?= /opt/ttft
 DEMO := --out build/demo --models build/models
 
 help: ## what can be made
@@ -23,14 +24,35 @@ test-vm-renew: setup-vm bpf ## the same, and take what comes as what is expected
 test-all: setup-all bpf ## make test, then make test-vm, as one run
 	@$(PYTHON) -m pytest -m "vm or not vm" $(ARGS)
 
+test-service: setup-vm bpf ## set up, then install it in each way on a real systemd, emulated
+	@$(PYTHON) -m pytest -m service tests/service $(ARGS)
+
 lint: setup bpf ## ruff, mypy --strict, clang-format
 	@$(PYTHON) -m pytest -q tests/lint
 
 bench: setup-bench bpf ## set up, then measure each budget against an untraced server
 	@$(PYTHON) -m bench
 
+deb: setup bpf ## build dist/*.deb, for amd64 and arm64
+	@$(PYTHON) -m pack deb
+
+bundle: setup bpf ## build dist/*.tar.gz: self-contained, for systems without Python
+	@$(PYTHON) -m pack bundle
+
 wheel: setup bpf ## build dist/*.whl, with the BPF objects and a libbpf in it
 	@$(PYTHON) -m pack wheel
+
+install: wheel ## install from this tree into $(PREFIX), as root, and start the service
+	@systemctl stop ttftd.service 2>/dev/null || true
+	@$(PYTHON) -m venv $(PREFIX)
+	@$(PREFIX)/bin/python -m pip -q --disable-pip-version-check install --force-reinstall dist/ttft-*.whl
+	@ln -sf $(PREFIX)/bin/ttft $(PREFIX)/bin/ttftd /usr/local/bin/
+	@$(PREFIX)/bin/ttft manual /usr/local
+	@$(PREFIX)/bin/ttft service install
+
+uninstall: ## undo `make install`; history and configuration stay
+	@$(PREFIX)/bin/ttft service uninstall
+	rm -rf $(PREFIX) /usr/local/bin/ttft /usr/local/bin/ttftd
 
 clean: ## remove all that was made here, .venv and models too
 	rm -rf .venv build dist tracer/kernel/libs tracer/kernel/objects *.egg-info
