@@ -48,8 +48,8 @@ KILLED = (
 BAD_CONFIG = (
     "printf 'nonsense' > /etc/ttft/config.toml; systemctl reload ttftd; "
     "until journalctl -u ttftd --no-pager | grep -o 'configuration not taken.*'; do sleep 0.5;"
-    " done; systemctl is-active ttftd; printf '[spike]\\nmin_ms = 111.0\\n' > /etc/ttft/config.toml; "
-    "systemctl reload ttftd; "
+    " done; systemctl is-active ttftd; "
+    "printf '[spike]\\nmin_ms = 111.0\\n' > /etc/ttft/config.toml; systemctl reload ttftd; "
     "until journalctl -u ttftd --no-pager | grep -o 'read again: .*'; do sleep 0.5; done"
 )
 LEFT = "ls -d /var/lib/ttft /etc/ttft /etc/systemd/system/ttftd.service; getent passwd ttft"
