@@ -175,7 +175,7 @@ def spike(number: int = 17, at: int = ARRIVAL) -> Derived:
     return Derived(
         evidence=kept,
         model="beta",
-        kind="chat+stream",
+        kind="chat/stream",
         outcome="ok",
         died_in=None,
         ttft_ns=1912 * MS + 400_001,

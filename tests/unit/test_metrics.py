@@ -39,7 +39,7 @@ def page(items: list[Derived], status: Any = STATUS) -> str:
 
 def test_figures_of_requests() -> None:
     text = page([switched(), warm(1), warm(2, model='q"uo\\te\n')])
-    chat = f'{KNOWN},kind="chat+stream"'
+    chat = f'{KNOWN},kind="chat/stream"'
     for line in (
         f'ttft_requests_total{KNOWN},outcome="ok"}} 2',
         f'ttft_ttft_seconds_bucket{chat},le="0.05"}} 1',

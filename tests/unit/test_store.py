@@ -95,10 +95,10 @@ def test_warm_history_for_the_baseline(store: Store) -> None:
     store.put([*items, spike(5, at(5)), warm(6, at(6), kind="chat")])
     expected = [warm_record(item) for item in items]
     server, offset = "llama-server:8080", WALL_OFFSET
-    assert store.warm(server, "beta", "chat+stream", 10, offset) == expected
-    assert store.warm(server, "beta", "chat+stream", 2, offset) == expected[2:]
+    assert store.warm(server, "beta", "chat/stream", 10, offset) == expected
+    assert store.warm(server, "beta", "chat/stream", 2, offset) == expected[2:]
     both = store.warm_context(10, offset)
-    assert [record.kind for record in both] == ["chat+stream"] * 4 + ["chat"]
+    assert [record.kind for record in both] == ["chat/stream"] * 4 + ["chat"]
 
 
 def test_models_and_the_last_of_each_server(store: Store) -> None:

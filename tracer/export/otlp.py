@@ -135,7 +135,7 @@ def _phase(interval: Interval) -> str:
 
 
 def _operation(derived: Derived) -> str:
-    kind = derived.kind.partition("+")[0]
+    kind = derived.kind.partition("/")[0]
     return _OPERATIONS.get(kind, kind or "chat")
 
 
