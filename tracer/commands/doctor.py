@@ -26,9 +26,10 @@ class _Daemon(NamedTuple):
 
 
 @click.command()
+@click.option("--btf", metavar="FILE", help="Kernel types (BTF), where the kernel has none.")
 @json_option
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
+def doctor(context: click.Context, btf: str | None, as_json: bool) -> None:
     """What this kernel and host allow, what is missing, what to do.
 
     Works without the daemon; run it as root to see all. Exit code 1 when something needed is
@@ -39,11 +40,15 @@ def doctor(context: click.Context, as_json: bool) -> None:
       sudo ttft doctor
       ttft doctor --json
     """
-    answer = _here()
+    answer = _here(btf)
     daemon = _daemon(client(context, _ASK_S))
     # What the running daemon found goes first: it has the rights that this command may lack.
-    known = {fact["name"] for fact in daemon["facts"]}
-    facts = daemon["facts"] + [fact for fact in answer["facts"] if fact["name"] not in known]
+    # Asked about other types than the daemon's, only its own being there counts.
+    first = (
+        daemon["facts"] if btf is None else [f for f in daemon["facts"] if f["name"] == "daemon"]
+    )
+    known = {fact["name"] for fact in first}
+    facts = first + [fact for fact in answer["facts"] if fact["name"] not in known]
     answer |= {
         "daemon": daemon["daemon"],
         "facts": facts,
@@ -58,10 +63,10 @@ def doctor(context: click.Context, as_json: bool) -> None:
     context.exit(0 if answer["ok"] else 1)
 
 
-def _here() -> Json:
+def _here(btf: str | None) -> Json:
     from tracer.kernel.features import facts
 
-    return answers_state.doctor(facts(), daemon=False)
+    return answers_state.doctor(facts(btf), daemon=False)
 
 
 def _daemon(daemon: Client) -> Json:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import resource
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tracer.errors import KernelError
-from tracer.kernel import cgroup, libbpf
+from tracer.kernel import cgroup, libbpf, perf
 from tracer.kernel.probes import PROBES, Probe, Selection
 from tracer.kernel.variants import select
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
 BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
+NEWER = "use a newer kernel"
+PARANOID_ADVICE = "sysctl kernel.perf_event_paranoid=2, or give ttftd CAP_SYS_ADMIN"
+MEMLOCK_ADVICE = "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in a shell"
+#: All maps and programs take less than this.
+LOCKED_BYTES = 64 << 20
+LACKS = "this kernel lacks "
 _MAGICS = (b"\x9f\xeb", b"\x7fELF")
 FENTRY = ("fentry", "fexit")
 #: Names in the kernel's types without which only the plain object loads (bpf/compat.bpf.h).
@@ -40,6 +48,7 @@ _MAP_RINGBUF = 27
 UPROBE_MULTI = 48
 _CAPABILITIES = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 CAP_SYS_ADMIN = 21
+_CAP_SYS_RESOURCE = 24
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,8 @@ class Features:
     """What the kernel has: enough to choose programs and options.
 
     `names`: those asked for that its types hold. `fentry`: why it takes no fentry programs,
-    None where it does not refuse them. `plain`: what is missing for the full object.
+    None where it does not refuse them, `perf` likewise for perf events. `plain`: what is missing
+    for the full object. `locks_maps`: maps count as locked memory, against RLIMIT_MEMLOCK.
     """
 
     names: frozenset[str]
@@ -66,17 +76,21 @@ class Features:
     rdonly_cast: bool
     uprobe_multi: bool = False
     plain: str | None = None
+    perf: str | None = None
+    locks_maps: bool = False
 
     def lacks(self, probe: Probe) -> str | None:
         """Why a program cannot be had here; None where it can."""
         kind = probe.section.partition("/")[0]
         if kind in FENTRY and self.fentry:
             return self.fentry
+        if kind == "perf_event" and self.perf:
+            return self.perf
         for name in wanted(probe):
             if name not in self.names:
                 if name in probe.needs:
-                    return f"this kernel lacks {name}"
-                return f"this kernel lacks {probe.section}"
+                    return LACKS + name
+                return LACKS + probe.section
         return None
 
 
@@ -97,12 +111,15 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
     types = _read_btf(btf)
     names = {name for probe in table for name in wanted(probe)}
     found = (name for name in names if b"\0%s\0" % name.encode() in types)
+    may = not missing_capabilities()  # without them everything is refused, which says nothing
     return Features(
         frozenset(found),
-        fentry_refusal(),
+        fentry_refusal() if may else None,
         b"\0bpf_rdonly_cast\0" in types,
         b"\0BPF_TRACE_UPROBE_MULTI\0" in types,
         _plain_because(types),
+        perf_refusal() if may else None,
+        b"\0BPF_FUNC_ktime_get_coarse_ns\0" not in types,  # as old as accounting by cgroups
     )
 
 
@@ -126,7 +143,32 @@ def fentry_refusal() -> str | None:
     return None
 
 
+def perf_refusal() -> str | None:
+    """Why page faults cannot be watched by perf events; None where they can."""
+    try:
+        os.close(perf.open_event(perf.PAGE_FAULTS, os.getpid()))
+    except OSError as error:
+        strict = _sysctl("kernel/perf_event_paranoid")
+        return f"perf events are refused: {error.strerror} (kernel.perf_event_paranoid is {strict})"
+    return None
+
+
+def _sysctl(name: str) -> str:
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def locked_memory() -> int | None:
+    """Bytes that may be locked, None for no limit or one that libbpf can lift by itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    lifted = capabilities() >> _CAP_SYS_RESOURCE & 1
+    return None if soft == resource.RLIM_INFINITY or lifted else soft
+
+
 def _read_btf(btf: str | None) -> bytes:
+    """The names in the kernel's types, each between zero bytes; of an ELF file, all of it."""
     path = Path(btf) if btf else BTF
     try:
         types = path.read_bytes()
@@ -135,7 +177,10 @@ def _read_btf(btf: str | None) -> bytes:
         raise KernelError(message, BTF_ADVICE) from None
     if not types.startswith(_MAGICS):
         raise KernelError(f"{path} holds no type information (BTF)", BTF_ADVICE)
-    return types
+    if not types.startswith(_MAGICS[0]):
+        return types
+    _, _, _, header, _, _, strings, length = struct.unpack_from("<HBBIIIII", types)
+    return types[header + strings : header + strings + length]
 
 
 def missing_capabilities() -> list[str]:
@@ -207,21 +252,39 @@ def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]
         return known
     found = detect(btf=btf)
     selection = loaded or select(PROBES, found.lacks)
-    for probe in selection.probes:
-        kind, _, name = probe.section.partition("/")
-        if kind == "tp_btf":
-            lacking = selection.lacking.get(probe.program)
-            known.append(
-                _fact(
-                    f"tracepoint {name}", not lacking, _yes(not lacking), probe.without,
-                    "use a newer kernel",
-                )
-            )  # fmt: skip
-    known += [Fact(f"probes {name}", str(choice)) for name, choice in selection.choices.items()]
+    told = [_probe(probe, selection.lacking.get(probe.program)) for probe in selection.probes]
+    known += {fact.name: fact for fact in chain.from_iterable(told)}.values()
+    may = not missing_capabilities()
+    known += [
+        Fact(f"probes {name}", str(choice) if may or loaded else "not known without root")
+        for name, choice in selection.choices.items()
+    ]
     known.append(Fact("bpf_rdonly_cast", _yes(found.rdonly_cast)))
     plain = f"plain (this kernel lacks {found.plain})" if found.plain else "full"
     known.append(Fact("BPF object", plain))
-    return known + (_probed() if not missing_capabilities() else [])
+    if found.locks_maps:
+        known.append(_locked_memory())
+    return known + (_probed() if may else [])
+
+
+def _probe(probe: Probe, lacking: str | None) -> list[Fact]:
+    """Tracepoints, there or not; of all else what cannot be had."""
+    kind, _, name = probe.section.partition("/")
+    if kind == "tp_btf":
+        value = _yes(False) if (lacking or "").startswith(LACKS) else lacking or _yes(True)
+        return [_fact(f"tracepoint {name}", not lacking, value, probe.without, NEWER)]
+    if not lacking:
+        return []
+    advice = PARANOID_ADVICE if kind == "perf_event" else NEWER
+    return [Fact(f"program {probe.program}", lacking, False, probe.without, advice)]
+
+
+def _locked_memory() -> Fact:
+    """Maps of kernels before 5.11 are locked memory of the process."""
+    limit = locked_memory()
+    value = "unlimited" if limit is None else f"{limit >> 10} KiB"
+    enough = limit is None or limit >= LOCKED_BYTES
+    return _fact("locked memory", enough, value, "everything", MEMLOCK_ADVICE)
 
 
 def _probed() -> list[Fact]:

@@ -88,6 +88,12 @@ def load(request: Request, left_out: dict[str, str]) -> Loaded:
                 libbpf.listen()
                 listening = True
                 continue
+            limit = features.locked_memory()
+            if known.locks_maps and limit is not None and limit < features.LOCKED_BYTES:
+                raise KernelError(
+                    f"too little locked memory for the BPF maps: {limit >> 10} KiB are allowed, "
+                    f"{features.LOCKED_BYTES >> 10} are enough", features.MEMLOCK_ADVICE,
+                ) from error  # fmt: skip
             culprit = libbpf.refused()
             if culprit is None or culprit[0] in left_out or _nothing_goes(culprit[0], error):
                 raise
