@@ -220,7 +220,8 @@ def _told(error: BaseException) -> Response:
 
 def _refuse(status: int, message: str) -> Response:
     """The answer to what is no request, or one too many."""
-    hint = "it is busy; try again" if status == 503 else "this interface speaks HTTP/1.1"
+    hints = {503: "it is busy; try again", 429: "ask less often"}
+    hint = hints.get(status, "this interface speaks HTTP/1.1")
     return _error(message, hint, status)
 
 

@@ -17,9 +17,10 @@ from socket import socket
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from tracer.api_peers import Peers, peer_of
 from tracer.api_streams import SlowReader
 from tracer.errors import TtftError
-from tracer.log import log
+from tracer.log import debug, log
 
 HEAD_MAX = 16 << 10
 HEAD_S = 10.0
@@ -96,6 +97,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ttft-answers")
         self._open: dict[asyncio.Task[None], bool] = {}
+        self._peers = Peers()
 
     async def start(self, listener: socket) -> None:
         """Answer from now on."""
@@ -123,17 +125,26 @@ class Server:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        crowded = len(self._open) >= CONNECTIONS_MAX
+        peer = peer_of(writer.get_extra_info("socket"))
+        debug(f"connection of process {peer.pid}, user {peer.uid}, group {peer.gid}")
+        crowded = not self._peers.come(peer.uid) or len(self._open) >= CONNECTIONS_MAX
         self._open[task] = False
+
+        def refusal() -> tuple[int, str] | None:
+            if crowded:
+                return 503, "too many connections"
+            return None if self._peers.ask(peer.uid) else (429, "too many requests")
+
         try:
             patience_s = HEAD_S
-            while await self._one(task, reader, writer, crowded, patience_s):
+            while await self._one(task, reader, writer, refusal, patience_s):
                 patience_s = KEEP_S
         except (OSError, asyncio.CancelledError):
             # The client is gone, or we are about to go.
             writer.transport.abort()
         finally:
             del self._open[task]
+            self._peers.gone(peer.uid)
             writer.close()
 
     async def _one(
@@ -141,7 +152,7 @@ class Server:
         task: asyncio.Task[None],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        crowded: bool,
+        refusal: Callable[[], tuple[int, str] | None],
         patience_s: float,
     ) -> bool:
         """Read one request and answer it; whether another may follow."""
@@ -153,8 +164,8 @@ class Server:
         if request is None:
             return False
         self._open[task] = True
-        if crowded:
-            await self._send(reader, writer, None, self._refuse(503, "too many connections"))
+        if (refused := refusal()) is not None:
+            await self._send(reader, writer, None, self._refuse(*refused))
             return False
         response = await self._handler(request)
         goes_on = await self._send(reader, writer, request, response)

@@ -55,7 +55,8 @@ def bind(path: Path, group: str) -> socket.socket:
     except OSError as error:
         raise TtftError(
             f"{path}: cannot listen there: {error.strerror or error}",
-            "run as root, or give a path you may write with --socket",
+            "give a path you may write with --socket; the service may write only in /run/ttft, "
+            "and give the socket only to groups in its SupplementaryGroups=",
         ) from error
     listener.setblocking(False)
     return listener

@@ -110,5 +110,6 @@ def _as_trouble(state: str) -> Iterator[None]:
     except OSError as error:
         raise TtftError(
             f"cannot make the state folder {state}: {error.strerror}",
-            "give another one with --state, or make it writable for root",
+            "give another one with --state, or make it writable for this user; "
+            f"to the service: systemctl edit ttftd, [Service] ReadWritePaths={state}",
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 from tracer.render_units import clean
@@ -13,3 +14,12 @@ def log(message: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"ttftd: {clean(message)}\n")
         sys.stderr.flush()
+
+
+def debug(message: str) -> None:
+    """The same at debug level: only where TTFT_DEBUG is set; systemd reads the level."""
+    if os.environ.get("TTFT_DEBUG"):
+        level = "<7>" if os.environ.get("JOURNAL_STREAM") else ""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{level}ttftd: {clean(message)}\n")
+            sys.stderr.flush()

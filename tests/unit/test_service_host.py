@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli_runs import Runner
+from tracer.config import parse
 from tracer.errors import TtftError
 from tracer.service import host, state
 from tracer.service.plan import Plan, Remove, Run, Step, Write
@@ -88,7 +89,25 @@ def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
     assert (link.is_symlink(), (target / "kept").exists()) == (False, True)
 
 
-@pytest.mark.parametrize("name", ["ttftd.service", "ttft.sysusers.conf", "config.toml"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "none"),
+        ("[metrics]\nlisten = '127.0.0.1:9843'", "localhost"),
+        ("[metrics]\nlisten = '0.0.0.0:9843'\nallow_remote = true", "any"),
+        ("[otlp]\nendpoint = 'http://[::1]:4318'", "localhost"),
+        ("[otlp]\nendpoint = 'http://localhost:4318'", "localhost"),
+        ("[otlp]\nendpoint = 'https://tempo.lan'", "any"),
+        ("[metrics]\nlisten = '[::1]:1'\n[otlp]\nendpoint = 'http://10.0.0.1'", "any"),
+    ],
+)
+def test_what_the_configuration_needs_to_reach(text: str, expected: str) -> None:
+    assert host.network(parse(text.encode(), "test")) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["ttftd.service", "ttft.sysusers.conf", "config.toml", "network.conf"]
+)
 def test_what_is_shipped_is_the_only_copy(name: str) -> None:
     assert host.shipped(name) == (Path(__file__).parents[2] / "systemd" / name).read_text()
 

@@ -129,13 +129,19 @@ def test_what_changes_at_once_and_what_waits() -> None:
             [],
             ["socket"],
             "configuration read again: socket will change at the next start"
-            " (systemctl restart ttftd)",
+            " (sudo systemctl restart ttftd)",
+        ),
+        (
+            [],
+            ["metrics"],
+            "configuration read again: metrics will change at the next start"
+            " (sudo ttft service install, for their network, then sudo systemctl restart ttftd)",
         ),
         (
             ["spike", "server"],
             ["group"],
             "configuration read again: spike, server changed; group will change at the next"
-            " start (systemctl restart ttftd)",
+            " start (sudo systemctl restart ttftd)",
         ),
     ],
 )

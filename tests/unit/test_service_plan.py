@@ -11,6 +11,7 @@ from tracer.config import DEFAULT_GROUP, DEFAULT_SOCKET, Config, parse
 from tracer.service import plan
 from tracer.service.plan import (
     CONFIG_PATH,
+    NETWORK_PATH,
     RUN_UNIT_PATH,
     SYSUSERS_PATH,
     UNIT,
@@ -32,6 +33,7 @@ TEXTS = Texts(
     (SYSTEMD / "ttftd.service").read_text(),
     (SYSTEMD / "ttft.sysusers.conf").read_text(),
     (SYSTEMD / "config.toml").read_text(),
+    (SYSTEMD / "network.conf").read_text(),
 )
 FRESH = Situation(program="/opt/ttft/bin/ttftd", version="1.2", asker="alice")
 UNIT_TEXT = unit_text(TEXTS.unit, FRESH.program)
@@ -156,6 +158,31 @@ def test_etc_that_cannot_be_written() -> None:
         True,
         False,
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "line"), [("localhost", "IPAddressAllow=localhost"), ("any", "IPAddressDeny=")]
+)
+def test_only_what_the_configuration_asks_for_gets_a_network(
+    network: plan.Network, line: str
+) -> None:
+    asking = replace(INSTALLED, network=network)
+    (step, reload, restart) = (step for step in install(asking, TEXTS).steps if step.action)
+    assert (reload, restart.action) == (RELOAD, Run(("systemctl", "restart", UNIT)))
+    assert isinstance(step.action, Write)
+    assert step.action.path == NETWORK_PATH
+    assert step.action.text.splitlines()[1:] == [
+        "[Service]",
+        "PrivateNetwork=no",
+        "RestrictAddressFamilies=AF_INET AF_INET6",
+        line,
+    ]
+    there = replace(asking, files={**INSTALLED.files, NETWORK_PATH: step.action.text})
+    assert [step for step in install(there, TEXTS).steps if step.action] == []
+    no_more = replace(there, network="none")
+    removed = [step.action for step in install(no_more, TEXTS).steps if step.action]
+    assert removed[0] == Remove(NETWORK_PATH)
+    assert Remove(NETWORK_PATH) in [step.action for step in uninstall(there, purge=False).steps]
 
 
 def test_a_package_brings_its_own_files() -> None:

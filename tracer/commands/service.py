@@ -146,8 +146,8 @@ def _needs_root(command: str, dry_run: bool) -> None:
 
 
 def _not_a_package() -> None:
-    found = host.properties("FragmentPath").get("FragmentPath", "")
-    if found.startswith(("/usr/lib/", "/lib/")):
+    found = host.of_package()
+    if found is not None:
         raise TtftError(
             f"the service is part of a package ({found})",
             "apt remove ttft, or apt purge ttft for history and configuration too",

@@ -14,8 +14,10 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from tracer import __version__
 from tracer.client import Client
@@ -39,7 +41,8 @@ def shipped(name: str) -> str:
 
 def texts() -> Texts:
     """The files the plan writes."""
-    return Texts(shipped("ttftd.service"), shipped("ttft.sysusers.conf"), shipped("config.toml"))
+    names = ("ttftd.service", "ttft.sysusers.conf", "config.toml", "network.conf")
+    return Texts(*map(shipped, names))
 
 
 def program() -> str:
@@ -69,12 +72,14 @@ def look(*, packaged: bool) -> Situation:
         plan.SYSUSERS_PATH,
         plan.CONFIG_PATH,
         plan.DROP_INS,
+        plan.NETWORK_PATH,
         plan.STATE,
         "/var/lib/private/ttft",
         "/etc/ttft",
     )
     asker = _asker()
-    where = program()
+    where, config = program(), _configured()
+    packaged = packaged or of_package() is not None
     return Situation(
         program=where,
         version=__version__,
@@ -91,8 +96,34 @@ def look(*, packaged: bool) -> Situation:
         asker=asker,
         member=asker is not None and is_member(asker),
         writable_by=_writable_by(Path(where)),
-        state=_configured().state,
+        state=config.state,
+        network=network(config),
     )
+
+
+def of_package() -> str | None:
+    """The unit, where a package manager owns it."""
+    found = properties("FragmentPath").get("FragmentPath", "")
+    return found if found.startswith(("/usr/lib/", "/lib/")) else None
+
+
+def network(config: Config) -> plan.Network:
+    """What the daemon has to reach: nothing unless the configuration asks for it."""
+    hosts = []
+    if config.metrics.address is not None:
+        hosts.append(config.metrics.address[0])
+    if config.otlp.endpoint is not None:
+        hosts.append(urlsplit(config.otlp.endpoint).hostname or "")
+    if not hosts:
+        return "none"
+    return "localhost" if all(map(_is_loopback, hosts)) else "any"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def running_version() -> str | None:

@@ -11,6 +11,7 @@ UNIT = "ttftd.service"
 USER = "ttft"
 UNIT_PATH = "/etc/systemd/system/ttftd.service"
 DROP_INS = "/etc/systemd/system/ttftd.service.d"
+NETWORK_PATH = f"{DROP_INS}/50-ttft-network.conf"
 #: Where a unit lies that lasts until the next boot, on systems whose /etc takes none.
 RUN_UNIT_PATH = "/run/systemd/system/ttftd.service"
 SYSUSERS_PATH = "/etc/sysusers.d/ttft.conf"
@@ -43,6 +44,7 @@ class Run:
 
 
 Action = Write | Remove | Run
+Network = Literal["none", "localhost", "any"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Texts:
     unit: str
     sysusers: str
     config: str
+    network: str
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class Situation:
     """Who else than root could change the program."""
     state: str = STATE
     """Where the history is, as configured."""
+    network: Network = "none"
+    """What [metrics] and [otlp] of the configuration need to reach."""
 
 
 def unit_text(template: str, program: str, *, lasting: bool = True) -> str:
@@ -141,7 +146,9 @@ def install(now: Situation, texts: Texts) -> Plan:
     if not now.packaged:
         changed = now.files.get(path) != unit
         steps.append(Step(f"unit {path}", Write(path, unit) if changed else None))
-    steps += _begin(now, changed)
+    network = [*_network(now, texts)] if now.lasting else []
+    steps += network
+    steps += _begin(now, changed or any(step.action for step in network))
     return Plan(tuple(steps), tuple(_install_notes(now)))
 
 
@@ -164,6 +171,20 @@ def _user(now: Situation, texts: Texts) -> Iterator[Step]:
         options = ("--system", "--gid", USER, "--no-create-home", "--home-dir", "/")
         shell = ("--shell", "/usr/sbin/nologin", USER)
         yield Step(f"user {USER}", Run(("useradd", *options, *shell)))
+
+
+def _network(now: Situation, texts: Texts) -> Iterator[Step]:
+    """The unit reaches no network; what the configuration asks for opens as much as it needs."""
+    there = now.files.get(NETWORK_PATH)
+    if now.network == "none":
+        if there is not None:
+            yield Step(f"no network: remove {NETWORK_PATH}", Remove(NETWORK_PATH))
+        return
+    text = texts.network
+    if now.network == "any":
+        text = text.replace("IPAddressAllow=localhost\n", "IPAddressDeny=\n")
+    say = f"network for [metrics] and [otlp], {now.network}: {NETWORK_PATH}"
+    yield Step(say, None if there == text else Write(NETWORK_PATH, text))
 
 
 def _begin(now: Situation, changed: bool) -> Iterator[Step]:
@@ -214,7 +235,7 @@ def uninstall(now: Situation, *, purge: bool) -> Plan:
     if now.enabled:
         disable = Run(("systemctl", "disable", "--quiet", UNIT), may_fail=True)
         steps.append(Step("no start at boot", disable))
-    gone = [UNIT_PATH, RUN_UNIT_PATH, SYSUSERS_PATH]
+    gone = [UNIT_PATH, RUN_UNIT_PATH, SYSUSERS_PATH, NETWORK_PATH]
     if purge:
         gone += [DROP_INS, STATE, "/var/lib/private/ttft", "/etc/ttft"]
     if not now.packaged:

@@ -10,6 +10,10 @@ AT_ONCE = ("server", "spike", "history")
 """Sections that a running daemon takes over; servers already found stay as they are."""
 
 
+NETWORK = frozenset({"metrics", "otlp"})
+"""Sections that need more of the unit: it reaches no network by itself."""
+
+
 def changed(before: Config, after: Config) -> tuple[list[str], list[str]]:
     """Keys that differ: those taken over at once, and those that wait for a restart."""
     names = [
@@ -30,6 +34,9 @@ def said(now: list[str], later: list[str]) -> str:
         return "configuration read again: nothing changed"
     text = f"configuration read again: {', '.join(now)} changed" if now else ""
     if later:
-        waits = f"{', '.join(later)} will change at the next start (systemctl restart ttftd)"
+        how = "sudo systemctl restart ttftd"
+        if not NETWORK.isdisjoint(later):
+            how = f"sudo ttft service install, for their network, then {how}"
+        waits = f"{', '.join(later)} will change at the next start ({how})"
         text = f"{text}; {waits}" if text else f"configuration read again: {waits}"
     return text
