@@ -25,6 +25,7 @@ COMMANDS = {
     "export": "files",
     "record": "files",
     "replay": "files",
+    "explain": "explain",
     "doctor": "doctor",
     "completion": "completion",
     "service": "service",
@@ -42,7 +43,8 @@ class _Lazy(click.Group):
         module = COMMANDS.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)
-        found = getattr(importlib.import_module(f"tracer.commands.{module}"), cmd_name)
+        commands = importlib.import_module(f"tracer.commands.{module}")
+        found = getattr(commands, f"{cmd_name}_command", None) or getattr(commands, cmd_name)
         assert isinstance(found, click.Command)
         return found
 
