@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.unit.answer_cases import ARRIVAL, MS, spike, warm
@@ -118,9 +119,22 @@ def complete(daemon: FakeDaemon, words: str, shell: str = "fish") -> list[str]:
 
 def test_words_are_completed(daemon: FakeDaemon) -> None:
     assert complete(daemon, "ttft sho", "bash") == ["plain,show"]
-    assert complete(daemon, "ttft show ", "bash") == ["plain,19", "plain,17"]
-    assert complete(daemon, "ttft requests -m b", "bash") == ["plain,beta"]
-    assert "beta 1.91 s load.disk" in complete(daemon, "ttft show ")[0]
+    assert complete(daemon, "ttft explain load.d", "bash") == ["plain,load.disk"]
+
+
+def test_what_the_daemon_knows_is_offered(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "_PATIENCE_S", 20.0)
+    context = click.Context(cli.ttft)
+    context.params["socket"] = str(daemon.socket)
+    nothing = click.Option(["--model"])
+    ids = completion.ids(context, nothing, "1")
+    assert [(item.value, item.help) for item in ids] == [
+        ("19", "beta 1.91 s load.disk"), ("17", "beta 1.91 s load.disk"),
+    ]  # fmt: skip
+    assert completion.ids(context, nothing, "9") == []
+    assert [item.value for item in completion.models(context, nothing, "b")] == ["beta"]
 
 
 def test_what_a_shell_would_obey_is_not_offered(
