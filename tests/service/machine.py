@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.vm.cache import run
 from tests.vm.machine import Command, Machine, Options
 
-
 #: No single step of a story takes longer, even emulated beside others.
 _COMMAND_S = 420
 
