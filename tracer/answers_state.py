@@ -28,7 +28,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchedServer(_State, frozen=True):
-    """A watched server. `requests`: seen since the daemon began."""
+    """A watched server. `requests`: seen since the daemon began; `place`: its unit or container."""
 
     name: str
     program: str
@@ -37,6 +37,7 @@ class WatchedServer(_State, frozen=True):
     unreadable: Unreadable | None = None
     model: str | None = None
     requests: int = 0
+    place: str | None = None
 
 
 class Probe(_State, frozen=True):
@@ -103,7 +104,7 @@ class Status(_State, frozen=True):
 
 
 class ModelSeen(_State, frozen=True):
-    """A model and where it is now. `pids`: processes that hold it."""
+    """A model and where it is now. `pids`: processes that hold it; `places`: where those run."""
 
     server: str
     model: str
@@ -113,6 +114,7 @@ class ModelSeen(_State, frozen=True):
     cached_bytes: int | None = None
     vram_bytes: int | None = None
     pids: tuple[int, ...] | None = None
+    places: tuple[str, ...] = ()
 
 
 class Fact(Protocol):

@@ -11,6 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from tracer import __version__
 from tracer.answers import answer, dumps
 from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
@@ -29,6 +31,7 @@ from tracer.errors import TtftError
 from tracer.exports import Exports
 from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, give_back, pss_bytes
+from tracer.host.place import place_of
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
@@ -279,7 +282,7 @@ class Daemon:
                 trouble=trouble.message if trouble else None,
                 hint=trouble.hint if trouble else None,
             ),
-            servers=self._overview.servers(),
+            servers=tuple(replace(s, place=place_of(s.pid)) for s in self._overview.servers()),
             probes=tuple(map(self._probe, self._kernel.groups())),
             lost=self._live.lost,
             cost=self._cost(),
@@ -319,7 +322,10 @@ class Daemon:
         )
 
     def models(self) -> list[ModelSeen]:
-        return self._overview.models()
+        return [
+            replace(seen, places=tuple(dict.fromkeys(filter(None, map(place_of, seen.pids or ())))))
+            for seen in self._overview.models()
+        ]
 
     def doctor(self) -> list[Fact]:
         return features.facts(self._btf, self._kernel.probes.selection)

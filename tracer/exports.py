@@ -1,23 +1,33 @@
-"""What goes elsewhere when asked for: metrics on a port, requests to a collector.
+"""What goes elsewhere: slow requests to the journal; when asked for, metrics on a port and
+requests to a collector.
 
-Without being asked nothing is imported for it, nothing is bound and nothing is sent.
+Without being asked nothing is imported for these, nothing is bound and nothing is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tracer.answers_state import Export
 from tracer.api_port import MetricsPort
 from tracer.config import Config
 from tracer.derived import Derived
 from tracer.errors import TtftError
+from tracer.journal import slow
 from tracer.log import log
 
 if TYPE_CHECKING:
     from tracer.otlp import Sender
+
+ALONE = (
+    "the service has no network; allow it: sudo systemctl edit ttftd, with [Service] "
+    "PrivateNetwork=no, RestrictAddressFamilies=AF_INET AF_INET6, IPAddressAllow=localhost"
+)
 
 
 class Exports:
@@ -25,6 +35,7 @@ class Exports:
 
     def __init__(self, config: Config, metrics_text: Callable[[], bytes]) -> None:
         address = config.metrics.address
+        self._alone = alone()
         self._port = None if address is None else MetricsPort(address, metrics_text)
         self._sender = _sender(config)
 
@@ -43,8 +54,12 @@ class Exports:
 
     def add(self, derived: Sequence[Derived]) -> None:
         """Requests, of which those that are over go out."""
-        if self._sender is not None:
-            self._sender.add([item for item in derived if item.over])
+        over = [item for item in derived if item.over]
+        for item in over:
+            if item.spike.is_spike:
+                slow(item)
+        if self._sender is not None and over:
+            self._sender.add(over)
 
     def states(self) -> tuple[Export, ...]:
         """For `ttft status`."""
@@ -55,7 +70,17 @@ class Exports:
             found.append(Export(name="metrics", to=to, trouble=self._port.trouble))
         if self._sender is not None:
             found.append(self._sender.state())
+        if self._alone:
+            return tuple(replace(one, trouble=ALONE) for one in found)
         return tuple(found)
+
+
+def alone(proc: Path = Path("/proc")) -> bool:
+    """Whether this process has a network of its own, which reaches nothing."""
+    try:
+        return (proc / "self/ns/net").stat().st_ino != (proc / "1/ns/net").stat().st_ino
+    except OSError:
+        return False
 
 
 def _sender(config: Config) -> Sender | None:

@@ -203,4 +203,6 @@ def _held_by(answer: Json) -> list[str]:
     if pids is None:
         return []
     text = f"held by process {', '.join(map(str, pids))}" if pids else "held by no process"
+    places = answer.get("places")
+    text += f" in {', '.join(places)}" if places else ""
     return wrap(text, COLUMNS, "  ", "  ")

@@ -42,6 +42,8 @@ def _servers(servers: list[Json], paint: Paint) -> list[str]:
             (server["model"] or "-", 28),
         ]
         lines.append(columns(fields))
+        if server.get("place"):
+            lines += wrap(f"in {server['place']}", COLUMNS, "  ", "  ")
         if server["unreadable"]:
             text = f"not readable: {server['unreadable_means']}"
             lines += [paint("bad", line) for line in wrap(text, COLUMNS, "  ", "  ")]
