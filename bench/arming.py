@@ -7,6 +7,7 @@ collected is dropped from the records; both are explained. Then how long turning
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ SEED = 7
 #: Longer than the probes stay on when all is quiet, and than the sleeper stays awake.
 PAUSE_S = 3.6
 SLEEP_S = 2
+WAIT_S = 60.0
 #: Phases may differ by so much of themselves, or by what is no time at all.
 PART = 0.02
 LEAST_NS = 1 * MS
@@ -60,7 +62,7 @@ class Scene:
     def _switch(self, *, drop: bool) -> None:
         self.resident = "beta" if self.resident == "alpha" else "alpha"
         if drop:
-            pagecache.drop(self._file)
+            pagecache.drop(self._file, WAIT_S)
         self.warm()
 
     def warm(self) -> None:
@@ -75,13 +77,13 @@ class Scene:
     def evicted(self) -> None:
         """The same, its weights put out of the page cache meanwhile."""
         for runner in self.asker.server.runners():
-            pagecache.page_out(runner, self._file)
+            pagecache.page_out(runner, self._file, WAIT_S)
         self.warm()
 
     def asleep(self) -> None:
         """A model that its server had put away."""
         time.sleep(PAUSE_S)
-        self.sleeper.warm("alpha", 4)
+        self.sleeper.warm("sleeper", 4)
 
     @property
     def _file(self) -> Path:
@@ -97,12 +99,14 @@ MIX: dict[Callable[[Scene], None], int] = {
 
 @contextmanager
 def scene(plan: Plan) -> Iterator[Scene]:
-    """The servers, warm."""
-    log = plan.out / "sleeper.log"
+    """The servers, warm. A file that two had mapped could not be put out of the page cache."""
+    log, model = plan.out / "sleeper.log", plan.out / "sleeper.gguf"
+    if not model.exists():
+        shutil.copy(plan.models / "alpha.gguf", model)
     options = ("-np", "1", "-c", "4096", "--sleep-idle-seconds", str(SLEEP_S))
     with (
         router(plan) as asker,
-        llama.alone(plan.models / "alpha.gguf", *options, log=log) as sleeper,
+        llama.alone(model, *options, log=log) as sleeper,
     ):
         made = Scene(plan, asker, Asker(sleeper))
         made.warm()
@@ -229,7 +233,7 @@ def _latencies(plan: Plan, rounds: int) -> Iterator[Row]:
         daemon.wait_server(made.sleeper.server.port)
 
         def quiet() -> None:
-            wait_for(lambda: not is_on(daemon), 30, "the probes to go off", 0.2)
+            wait_for(lambda: not is_on(daemon), WAIT_S, "the probes to go off", 0.2)
 
         for _ in range(rounds):
             quiet()

