@@ -1,13 +1,13 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-vm test-vm-renew test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-bench setup-vm setup-all bpf
+.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-bench setup-vm setup-arm64 setup-all bpf
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/ttft
 DEMO := --out build/demo --models build/models
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: setup-demo bpf ## set up, drive a real server through nine scenarios, explain each first token
 	@$(PYTHON) -m demo $(DEMO)
@@ -20,6 +20,9 @@ test-vm: setup-vm bpf ## set up, then boot each kernel of tests/vm/kernels.toml,
 
 test-vm-renew: setup-vm bpf ## the same, and take what comes as what is expected
 	@TTFT_VM_RENEW=1 TTFT_VM_KERNELS="$(KERNELS)" $(PYTHON) -m pytest -m vm tests/vm $(ARGS)
+
+test-vm-arm64: setup-arm64 bpf ## the same on an emulated arm64 machine; slower, not part of CI
+	@TTFT_VM_KERNELS=6.1-arm64 $(PYTHON) -m pytest -m vm tests/vm $(ARGS)
 
 test-all: setup-all bpf ## make test, then make test-vm, as one run
 	@$(PYTHON) -m pytest -m "vm or not vm" $(ARGS)
@@ -70,6 +73,9 @@ setup-bench:
 
 setup-vm:
 	@scripts/setup.sh vm
+
+setup-arm64:
+	@scripts/setup.sh arm64
 
 setup-all:
 	@scripts/setup.sh all

@@ -6,6 +6,7 @@
 #   scripts/setup.sh demo     and the real server with two models
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
 #   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
+#   scripts/setup.sh arm64    and on an emulated arm64 machine
 #   scripts/setup.sh all      what all tests need
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,8 +20,9 @@ test) ;;
 demo) extras=test,demo ;;
 bench) extras=test,demo packages="$packages strace bpftrace" ;;
 vm) packages="$packages $vm_packages" ;;
+arm64) packages="$packages $vm_packages qemu-system-arm" ;;
 all) extras=test,demo packages="$packages $vm_packages" ;;
-*) echo "usage: scripts/setup.sh test|demo|bench|vm|all" >&2 && exit 2 ;;
+*) echo "usage: scripts/setup.sh test|demo|bench|vm|arm64|all" >&2 && exit 2 ;;
 esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
