@@ -124,10 +124,10 @@ INLINE int on_insert(struct inode *inode, u64 pages)
 	struct ttft_file_key key = {};
 	struct ttft_file_state *state;
 
-	if (inode->i_size < options.min_file_size)
+	if (GET(inode, i_size) < options.min_file_size)
 		return 0;
-	key.ino = inode->i_ino;
-	key.dev = inode->i_sb->s_dev;
+	key.ino = GET(inode, i_ino);
+	key.dev = GET2(inode, i_sb, s_dev);
 	state = bpf_map_lookup_elem(&files, &key);
 	if (!state)
 		return 0;
@@ -137,12 +137,12 @@ INLINE int on_insert(struct inode *inode, u64 pages)
 }
 
 /* A page each, before the page cache held folios: a0580c6f9bab (5.17). */
-SEC("tp_btf/mm_filemap_add_to_page_cache")
+TRACEPOINT(mm_filemap_add_to_page_cache)
 int BPF_PROG(ttft_insert, struct folio *folio)
 {
 	struct page *page = (void *)folio;
 
 	if (bpf_core_type_exists(struct folio))
-		return on_insert(folio->mapping->host, folio_pages(folio));
-	return on_insert(page->mapping->host, 1);
+		return on_insert(GET2(folio, mapping, host), folio_pages(folio));
+	return on_insert(GET2(page, mapping, host), 1);
 }

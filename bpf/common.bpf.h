@@ -16,8 +16,14 @@
  */
 #ifdef TTFT_PLAIN
 #define GLOBAL static __noinline
+#define TRACEPOINT(name) SEC("raw_tp/" #name)
+#define GET(ptr, field) BPF_CORE_READ(ptr, field)
+#define GET2(ptr, field, next) BPF_CORE_READ(ptr, field, next)
 #else
 #define GLOBAL __noinline /* verified once, not at each call */
+#define TRACEPOINT(name) SEC("tp_btf/" #name)
+#define GET(ptr, field) ((ptr)->field) /* of what a program was given */
+#define GET2(ptr, field, next) ((ptr)->field->next)
 #endif
 
 #define TTFT_ARCH_X86_64 1

@@ -35,20 +35,15 @@
 /* What the plain object does without, and what it has in place of it:
  * - task local storage for tracing programs, 4cf1bc1f1045 and a10787e6d58c (5.11, 5.12):
  *   hashes by process and by thread id;
- * - bpf_get_current_task_btf, 3ca1032ab7ab (5.11): reads by helper, not typed loads;
+ * - types of the kernel's own (BTF), which some kernels are built without, and so typed loads,
+ *   bpf_get_current_task_btf, 3ca1032ab7ab (5.11) and bpf_skc_to_tcp_sock: raw tracepoints, reads
+ *   by helper. What CO-RE needs may then come out of a file;
  * - atomic exchange and compare-and-exchange, 5ffa25502b5a (5.12): a map that lets one in;
  * - global functions that take pointers, e5069b9c23b3 (5.12): static ones;
  * - programs with functions as callbacks, 69c087ba6225 (5.13), bpf_loop, e6f2dd0f8067 (5.17),
  *   ring records of variable size, bc34dee65a65 (5.19): records by class of size;
  * - bpf_find_vma, 7c7e3d31e785 (5.17): a walk of the tree of mappings.
  */
-
-/* A field of what a task points to. */
-#ifdef TTFT_PLAIN
-#define GET(ptr, field) BPF_CORE_READ(ptr, field)
-#else
-#define GET(ptr, field) ((ptr)->field)
-#endif
 
 INLINE struct mm_struct *mm_of(struct task_struct *task)
 {
@@ -69,19 +64,20 @@ struct syscall_args {
 INLINE struct syscall_args syscall_args(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	return (struct syscall_args){regs->di, regs->si, regs->dx, regs->r10, regs->r8, regs->r9};
+	return (struct syscall_args){GET(regs, di),  GET(regs, si), GET(regs, dx),
+				     GET(regs, r10), GET(regs, r8), GET(regs, r9)};
 #else
-	return (struct syscall_args){regs->orig_x0, regs->regs[1], regs->regs[2],
-				     regs->regs[3], regs->regs[4], regs->regs[5]};
+	return (struct syscall_args){GET(regs, orig_x0), GET(regs, regs[1]), GET(regs, regs[2]),
+				     GET(regs, regs[3]), GET(regs, regs[4]), GET(regs, regs[5])};
 #endif
 }
 
 INLINE long syscall_number(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	return regs->orig_ax;
+	return GET(regs, orig_ax);
 #else
-	return regs->syscallno;
+	return GET(regs, syscallno);
 #endif
 }
 
@@ -143,14 +139,14 @@ INLINE u64 folio_pages(struct folio *folio)
 	unsigned long flags;
 
 	if (bpf_core_type_exists(memdesc_flags_t))
-		flags = folio->flags.f;
+		flags = GET(folio, flags.f);
 	else
-		flags = flat->flags;
+		flags = GET(flat, flags);
 	if (!(flags & (1ul << bpf_core_enum_value(enum pageflags, PG_head))))
 		return 1;
 	if (bpf_core_field_exists(flat->_folio_order))
-		return 1ul << (flat->_folio_order & 31);
-	return 1ul << (folio->_flags_1 & 31);
+		return 1ul << (GET(flat, _folio_order) & 31);
+	return 1ul << (GET(folio, _flags_1) & 31);
 }
 
 /* mm_lock_seq counts write locks of the memory map, so any change of it: an int since

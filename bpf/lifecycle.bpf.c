@@ -29,16 +29,17 @@ INLINE void start_watching(struct task_struct *leader, u32 tgid, u64 now)
 INLINE int on_fork(struct task_struct *parent, struct task_struct *child)
 {
 	u64 now = bpf_ktime_get_ns();
+	u32 tgid = GET(child, tgid);
 	struct ttft_fork *rec;
 
-	if (child->pid != child->tgid || !is_watched(parent))
+	if (GET(child, pid) != tgid || !is_watched(parent))
 		return 0;
-	start_watching(child, child->tgid, now);
+	start_watching(child, tgid, now);
 	rec = reserve_record(TTFT_FORK, sizeof(*rec));
 	if (!rec)
 		return 0;
-	fill_header(&rec->h, TTFT_FORK, now, (u64)parent->tgid << 32 | (u32)parent->pid);
-	rec->child_tgid = child->tgid;
+	fill_header(&rec->h, TTFT_FORK, now, (u64)GET(parent, tgid) << 32 | (u32)GET(parent, pid));
+	rec->child_tgid = tgid;
 	rec->reserved = 0;
 	bpf_probe_read_kernel(rec->comm, sizeof(rec->comm), child->comm);
 	submit_record(rec, true);
@@ -48,23 +49,24 @@ INLINE int on_fork(struct task_struct *parent, struct task_struct *child)
 INLINE int on_exec(struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	u64 now = bpf_ktime_get_ns();
+	u32 tgid = GET(task, tgid);
 	struct ttft_exec *rec;
 	struct comm comm = {};
 
 	bpf_probe_read_kernel(&comm, sizeof(comm), task->comm);
 	/* The thread that calls exec becomes the leader: the mark may be on the old one. */
-	if (!is_watched(task) && !tgid_watched(task->tgid) &&
-	    !bpf_map_lookup_elem(&server_comms, &comm))
+	if (!is_watched(task) && !tgid_watched(tgid) && !bpf_map_lookup_elem(&server_comms, &comm))
 		return 0;
-	start_watching(task, task->tgid, now);
-	if (old_pid != task->pid)
+	start_watching(task, tgid, now);
+	if (old_pid != GET(task, pid))
 		forget_thread(old_pid);
 	rec = reserve_record(TTFT_EXEC, sizeof(*rec));
 	if (!rec)
 		return 0;
 	fill_header(&rec->h, TTFT_EXEC, now, bpf_get_current_pid_tgid());
 	__builtin_memcpy(rec->comm, comm.name, sizeof(rec->comm));
-	if (bpf_probe_read_kernel_str(rec->filename, sizeof(rec->filename), bprm->filename) < 0)
+	if (bpf_probe_read_kernel_str(rec->filename, sizeof(rec->filename), GET(bprm, filename)) <
+	    0)
 		rec->filename[0] = 0;
 	submit_record(rec, true);
 	return 0;
@@ -72,9 +74,11 @@ INLINE int on_exec(struct task_struct *task, int old_pid, struct linux_binprm *b
 
 INLINE u32 group_exit_code(struct task_struct *task)
 {
-	if (task->signal->flags & SIGNAL_GROUP_EXIT)
-		return task->signal->group_exit_code;
-	return task->group_leader->exit_code;
+	struct signal_struct *signal = GET(task, signal);
+
+	if (GET(signal, flags) & SIGNAL_GROUP_EXIT)
+		return GET(signal, group_exit_code);
+	return GET2(task, group_leader, exit_code);
 }
 
 /* Faults whose mapping was never told. */
@@ -90,12 +94,12 @@ INLINE void count_late_faults(struct task_struct *task)
 
 INLINE int on_exit(struct task_struct *task)
 {
-	u32 tgid = task->tgid;
+	u32 tgid = GET(task, tgid);
 	struct ttft_exit *rec;
 
 	count_late_faults(task);
-	forget_thread(task->pid);
-	if (task->signal->live.counter > 0)
+	forget_thread(GET(task, pid));
+	if (GET2(task, signal, live.counter) > 0)
 		return 0;
 	/* Two last threads may both see none alive: the one that deletes reports. */
 	if (bpf_map_delete_elem(&watched, &tgid))
@@ -132,7 +136,7 @@ INLINE int on_signal(int signal, struct kernel_siginfo *info, struct task_struct
 	if (!rec)
 		return 0;
 	fill_header(&rec->h, TTFT_SIGNAL, bpf_ktime_get_ns(), bpf_get_current_pid_tgid());
-	rec->target_tgid = target->tgid;
+	rec->target_tgid = GET(target, tgid);
 	rec->signal = signal;
 	rec->code = signal_code(info);
 	rec->reserved = 0;
@@ -140,25 +144,25 @@ INLINE int on_signal(int signal, struct kernel_siginfo *info, struct task_struct
 	return 0;
 }
 
-SEC("tp_btf/sched_process_fork")
+TRACEPOINT(sched_process_fork)
 int BPF_PROG(ttft_fork, struct task_struct *parent, struct task_struct *child)
 {
 	return on_fork(parent, child);
 }
 
-SEC("tp_btf/sched_process_exec")
+TRACEPOINT(sched_process_exec)
 int BPF_PROG(ttft_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	return on_exec(task, old_pid, bprm);
 }
 
-SEC("tp_btf/sched_process_exit")
+TRACEPOINT(sched_process_exit)
 int BPF_PROG(ttft_exit, struct task_struct *task)
 {
 	return on_exit(task);
 }
 
-SEC("tp_btf/signal_generate")
+TRACEPOINT(signal_generate)
 int BPF_PROG(ttft_signal, int signal, struct kernel_siginfo *info, struct task_struct *target)
 {
 	return on_signal(signal, info, target);

@@ -38,7 +38,9 @@ INLINE bool find_vma(struct task_struct *task, u64 addr, struct vma_facts *out)
 	u64 start, end;
 
 	*out = (struct vma_facts){};
-	if (!bpf_core_field_exists(mm->mm_rb) || map_is_locked(mm))
+	if (!bpf_core_field_exists(mm->mm_rb))
+		return true; /* `ttft doctor` says what is lost by that */
+	if (map_is_locked(mm))
 		return false;
 	node = BPF_CORE_READ(mm, mm_rb.rb_node);
 	for (int i = 0; i < VMA_DEPTH && node; i++) {

@@ -9,8 +9,10 @@
 #define AF_INET6 10
 #define TCP_ESTABLISHED 1
 #define TCP_SYN_SENT 2
+#define TCP_TIME_WAIT 6
 #define TCP_CLOSE 7
 #define TCP_LISTEN 10
+#define TCP_NEW_SYN_RECV 12
 #define TCP_FLAG_FIN 1
 #define TCP_FLAG_SYN 2
 #define TCP_FLAG_RST 4
@@ -63,16 +65,36 @@ INLINE struct ttft_port *port_watched(u32 netns, u16 port)
 
 INLINE u32 netns_of(struct sock *sk)
 {
-	return sk->__sk_common.skc_net.net->ns.inum;
+	return GET2(sk, __sk_common.skc_net.net, ns.inum);
 }
 
 /* --- segments --- */
 
+/* 0 where there is no socket yet, but one that only waits for the handshake. */
+INLINE u32 netns_of_segment(struct bpf_sock *given)
+{
+#ifdef TTFT_PLAIN
+	struct bpf_sock *held = given;
+	struct sock *sk = NULL;
+	u8 state;
+
+	if (!given)
+		return 0;
+	bpf_probe_read_kernel(&sk, sizeof(sk), &held); /* a number: fields of it can be read */
+	state = GET(sk, __sk_common.skc_state);
+	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV)
+		return 0;
+	return netns_of(sk);
+#else
+	struct tcp_sock *tcp = given ? bpf_skc_to_tcp_sock(given) : NULL;
+
+	return tcp ? netns_of((struct sock *)tcp) : 0;
+#endif
+}
+
 INLINE void on_segment(struct __sk_buff *skb, bool egress)
 {
 	struct segment seg = {.egress = egress};
-	struct bpf_sock *sk = skb->sk;
-	struct tcp_sock *tcp;
 	u32 arrived = 1;
 
 	if (!parse(skb, &seg))
@@ -81,9 +103,7 @@ INLINE void on_segment(struct __sk_buff *skb, bool egress)
 	if (!egress && !seg.payload_len &&
 	    !(seg.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_FIN | TCP_FLAG_RST)))
 		return;
-	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
-	if (tcp)
-		seg.conn.netns = netns_of((struct sock *)tcp);
+	seg.conn.netns = netns_of_segment(skb->sk);
 	if (!port_watched(seg.conn.netns, seg.conn.server_port))
 		return;
 	if (!egress && seg.payload_len)
@@ -97,16 +117,16 @@ INLINE void copy_addresses(struct sock_common *sk, struct ttft_conn *conn, u8 *l
 {
 	u32 *ours = (u32 *)local, *theirs = (u32 *)remote;
 
-	if (sk->skc_family == AF_INET) {
+	if (GET(sk, skc_family) == AF_INET) {
 		conn->family = 4;
-		ours[0] = sk->skc_rcv_saddr;
-		theirs[0] = sk->skc_daddr;
+		ours[0] = GET(sk, skc_rcv_saddr);
+		theirs[0] = GET(sk, skc_daddr);
 		return;
 	}
 	conn->family = 6;
 	for (int i = 0; i < 4; i++) {
-		ours[i] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
-		theirs[i] = sk->skc_v6_daddr.in6_u.u6_addr32[i];
+		ours[i] = GET(sk, skc_v6_rcv_saddr.in6_u.u6_addr32[i]);
+		theirs[i] = GET(sk, skc_v6_daddr.in6_u.u6_addr32[i]);
 	}
 	/* An IPv4 client of an IPv6 socket: its packets are IPv4. */
 	if (theirs[0] || theirs[1] || theirs[2] != bpf_htonl(0xffff))
@@ -123,8 +143,8 @@ INLINE void server_end(struct sock *sk, struct ttft_conn *conn)
 
 	copy_addresses(common, conn, conn->server_addr, conn->client_addr);
 	conn->netns = netns_of(sk);
-	conn->server_port = common->skc_num;
-	conn->client_port = bpf_ntohs(common->skc_dport);
+	conn->server_port = GET(common, skc_num);
+	conn->client_port = bpf_ntohs(GET(common, skc_dport));
 }
 
 INLINE void client_end(struct sock *sk, struct ttft_conn *conn)
@@ -133,8 +153,8 @@ INLINE void client_end(struct sock *sk, struct ttft_conn *conn)
 
 	copy_addresses(common, conn, conn->client_addr, conn->server_addr);
 	conn->netns = netns_of(sk);
-	conn->server_port = bpf_ntohs(common->skc_dport);
-	conn->client_port = common->skc_num;
+	conn->server_port = bpf_ntohs(GET(common, skc_dport));
+	conn->client_port = GET(common, skc_num);
 }
 
 /* Of a closing socket too, which has no skc_num any more if the kernel chose its port. */
@@ -181,7 +201,7 @@ INLINE void watch_port(const struct ttft_port_key *key)
 /* A stranger may turn out to be a server: user space decides by what it is. */
 INLINE void on_listen(struct sock *sk)
 {
-	struct ttft_port_key key = {.netns = netns_of(sk), .port = sk->__sk_common.skc_num};
+	struct ttft_port_key key = {.netns = netns_of(sk), .port = GET(sk, __sk_common.skc_num)};
 
 	if (current_watched())
 		watch_port(&key);
@@ -237,7 +257,7 @@ INLINE void on_connected(struct sock *sk, bool established)
 
 INLINE int on_state(struct sock *sk, int old, int state)
 {
-	if (sk->sk_protocol != IPPROTO_TCP)
+	if (GET(sk, sk_protocol) != IPPROTO_TCP)
 		return 0;
 	if (state == TCP_LISTEN)
 		on_listen(sk);
@@ -270,7 +290,7 @@ INLINE void send_take(struct sock *sk)
 
 INLINE int on_take(struct sock *sk)
 {
-	if (port_hinted(sk->__sk_common.skc_num))
+	if (port_hinted(GET(sk, __sk_common.skc_num)))
 		send_take(sk);
 	return 0;
 }
@@ -291,13 +311,13 @@ int ttft_egress(struct __sk_buff *skb)
 	return 1;
 }
 
-SEC("tp_btf/inet_sock_set_state")
+TRACEPOINT(inet_sock_set_state)
 int BPF_PROG(ttft_state, struct sock *sk, int old, int state)
 {
 	return on_state(sk, old, state);
 }
 
-SEC("tp_btf/tcp_rcv_space_adjust")
+TRACEPOINT(tcp_rcv_space_adjust)
 int BPF_PROG(ttft_take, struct sock *sk)
 {
 	return on_take(sk);

@@ -15,6 +15,7 @@ from tests.workloads.fileio import drop_cache, make_file
 from tracer.errors import KernelError
 from tracer.kernel import features, libbpf, perf
 from tracer.kernel.loader import Kernel
+from tracer.kernel.objectfile import object_path
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
@@ -53,6 +54,29 @@ def test_types_from_a_file(types: Doctored, built: Path, workload: Path, disk: P
         assert lost_groups(kernel) == {}
         seen = Watching.run(kernel, workload, "reads", 5 * 16, 65536, [path])
         assert seen.pages[key_of(path)] == MIB // 4096
+
+
+def test_no_types_of_its_own(
+    types: Doctored, built: Path, workload: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused with what to do; with a file the object does that asks the kernel for none."""
+    file = types()
+    monkeypatch.setattr(features, "BTF", disk / "absent")
+    with pytest.raises(KernelError, match="no type information") as refused:
+        Kernel.open()
+    assert "--btf FILE" in str(refused.value.hint)
+    path = make_file(disk / "cold", MIB)
+    drop_cache(path)
+    with Kernel.open(btf=file, off=("sockets",)) as kernel:
+        seen = Watching.run(kernel, workload, "reads", 5 * 16, 65536, [path])
+        assert seen.pages[key_of(path)] == MIB // 4096
+    handle = libbpf.open_object(str(object_path(plain=True)))
+    kinds = {section.partition("/")[0] for _, section, _ in libbpf.programs(handle)}
+    libbpf.close_object(handle)
+    assert kinds == {"raw_tp", "perf_event", "cgroup_skb"}
+    told = {fact.name: fact.value for fact in features.facts(str(file))}
+    assert told["BTF"] == str(file)
+    assert told["BPF object"] == "plain (this kernel lacks types of its own (BTF))"
 
 
 def test_doctor_with_types_from_a_file(types: Doctored, tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ class Features:
 
     `names`: those asked for that its types hold. `fentry`: why it takes no fentry programs,
     None where it does not refuse them, `perf` likewise for perf events. `plain`: what is missing
-    for the full object. `locks_maps`: maps count as locked memory, against RLIMIT_MEMLOCK.
+    for the full object. `mm_rb`: the plain one can tell what is mapped. `locks_maps`: maps count
+    as locked memory, against RLIMIT_MEMLOCK.
     """
 
     names: frozenset[str]
@@ -77,6 +78,7 @@ class Features:
     uprobe_multi: bool = False
     plain: str | None = None
     perf: str | None = None
+    mm_rb: bool = True
     locks_maps: bool = False
 
     def lacks(self, probe: Probe) -> str | None:
@@ -119,12 +121,15 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
         b"\0BPF_TRACE_UPROBE_MULTI\0" in types,
         _plain_because(types),
         perf_refusal() if may else None,
+        b"\0mm_rb\0" in types,
         b"\0BPF_FUNC_ktime_get_coarse_ns\0" not in types,  # as old as accounting by cgroups
     )
 
 
 def _plain_because(types: bytes) -> str | None:
     """The first thing missing for the full object, None where all is there."""
+    if not BTF.exists():
+        return "types of its own (BTF)"
     for name in FULL_NEEDS:
         if b"\0%s\0" % name.encode() not in types:
             return name

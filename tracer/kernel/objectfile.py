@@ -15,6 +15,8 @@ from tracer.kernel import features, layouts, libbpf
 from tracer.kernel.probes import PROBES, UPROBE, Probe, Program, Selection
 from tracer.kernel.variants import AUTO, select
 
+#: Groups that have to tell what is mapped at an address.
+MAPPED = ("faults", "minor")
 OBJECTS = Path(__file__).parent / "objects"
 _ARCH_TAGS = {"x86_64": 1, "aarch64": 2}
 
@@ -114,7 +116,11 @@ def prepare(
     inside = list(libbpf.programs(handle))
     absent = {probe.program for probe in PROBES} - {name for name, _, _ in inside}
 
+    plain = not libbpf.has_map(handle, "marks")
+
     def lacks(probe: Probe) -> str | None:
+        if plain and probe.group in MAPPED and not known.mm_rb:
+            return f"{features.LACKS}mm_rb, by which the object for older kernels finds mappings"
         if probe.program in absent:
             return known.lacks(probe) or "not in the object for older kernels"
         return left_out.get(probe.program) or known.lacks(probe)
