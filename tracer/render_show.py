@@ -117,9 +117,19 @@ def _judgement(answer: Json, paint: Paint) -> list[str]:
         ("first to grow", spike["first_expanded"] or ""),
         ("most of it", spike["dominant"] or ""),
         ("model switch", switch),
+        ("typical", _unknown_typical(answer)),
         ("confidence", sure),
     ]
     return [paint("head", "Verdict"), *_labelled(row for row in rows if row[1])]
+
+
+def _unknown_typical(answer: Json) -> str:
+    """Why it is not said how long such a request usually takes."""
+    count = answer["evidence_detail"]["baseline_requests"]
+    if answer["spike"]["typical_ms"] is not None or not isinstance(count, int):
+        return ""
+    came = f"{count} warm request{'' if count == 1 else 's'} of its kind came before"
+    return f"not known yet: {came}"
 
 
 def _waterfall(answer: Json, paint: Paint, block: str) -> list[str]:

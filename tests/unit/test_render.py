@@ -140,6 +140,14 @@ def test_disagreement_with_the_server_is_marked() -> None:
     assert line in render_show.show(whole(other), UTC)
 
 
+def test_why_nothing_is_typical_yet() -> None:
+    item = spike()
+    found = whole(replace(item, spike=replace(item.spike, typical_ns=None)))
+    line = "  typical       not known yet: 0 warm requests of its kind came before"
+    assert line in render_show.show(found, UTC)
+    assert not any("not known yet" in line for line in render_show.show(whole(item), UTC))
+
+
 def test_stages_are_shown_in_the_order_they_began() -> None:
     item = spike()
     stages = dict(reversed(item.phases.stages_ns.items()))
