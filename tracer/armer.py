@@ -34,10 +34,14 @@ class Rings(Protocol):
 
 
 class Groups(Protocol):
-    """What is asked of tracer/kernel/loader.py: attach and detach give ns."""
+    """What is asked of tracer/kernel/loader.py: attach and detach give ns.
+
+    `time_faults`: minor faults of a process are to be timed as well.
+    """
 
     def attach(self, group: str) -> int: ...
     def detach(self, group: str) -> int: ...
+    def time_faults(self, tgid: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Armer:
                 self._arming.changed(due, self.state.ts_ns)
             turned, self._turned = self._turned, []
         arming = self._arming
+        for tgid in arming.starved():
+            self._groups.time_faults(tgid)
         self._order = _Order(arming.doubted_ns, arming.asked_before, arming.some_never_asked)
         if not self._on and self._in_doubt(now_ns + _AHEAD_NS):
             self._rings.doze()

@@ -66,7 +66,8 @@ _PROCESSES_MAX = 4096
 _FILES_MAX = 4096
 _TOOK_KEPT = 9
 _TYPICAL_OF = 3
-_NEVER_NS = 1 << 63
+#: Later than anything.
+FOREVER_NS = 1 << 62
 #: A pause counts as survived if the group was on this soon after the arrival that ended it.
 _SOON_NS = 20_000_000
 
@@ -113,7 +114,7 @@ class _Listener:
     def doubted_ns(self) -> int:
         """From when on what it holds is no longer sure."""
         if self.open:
-            return _NEVER_NS
+            return FOREVER_NS
         return (self.heard_ns or 0) + (0 if self.fickle else self.safe_ns)
 
 
@@ -153,6 +154,8 @@ class Arming:
         self._weights: dict[tuple[int, int], None] = {}
         self._parents: dict[int, int] = {}
         self._young: dict[int, int] = {}
+        self._opened: dict[tuple[int, int, int], int] = {}
+        self._starved: set[int] = set()
 
     # --- what happens ----------------------------------------------------------------
 
@@ -250,12 +253,29 @@ class Arming:
             # Told late: it may be over since before the group went off.
             if record.end_ns > self.since_ns:
                 self._wanted = "weights"
+            self._missed(record)
         elif isinstance(record, Open):
-            self._surprised(record)
+            self._taken_up(record)
         self._cold(record.ts_ns if isinstance(record, Open) else record.end_ns)
 
-    def _surprised(self, opened: Open) -> None:
+    def _missed(self, insert: Insert) -> None:
+        """Pages come in while a request waits, not by a load: the process misses them."""
+        key = (insert.tgid, insert.dev, insert.ino)
+        waits_ns = min((a.arrival_ns for a in self._asked.values()), default=FOREVER_NS)
+        ours = insert.tgid in self._parents and insert.tgid not in self._young
+        if ours and self._opened.get(key, 0) < waits_ns <= insert.end_ns:
+            self._starved.add(insert.tgid)
+
+    def starved(self) -> set[int]:
+        """Processes whose pages were gone, since last asked: their faults wait for the disk."""
+        found, self._starved = self._starved, set()
+        return found
+
+    def _taken_up(self, opened: Open) -> None:
         """A process takes up weights though it seemed to hold its own."""
+        self._opened[opened.tgid, opened.dev, opened.ino] = opened.ts_ns
+        while len(self._opened) > _FILES_MAX:
+            del self._opened[next(iter(self._opened))]
         for asked in self._asked.values():
             at = asked.at
             after = at.tgid == opened.tgid and opened.ts_ns >= asked.arrival_ns

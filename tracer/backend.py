@@ -21,7 +21,7 @@ from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
 from tracer.api_streams import events_fanout, records_fanout
 from tracer.armer import Armer
-from tracer.arming import GROUP, WORDS, Arming, Policy
+from tracer.arming import FOREVER_NS, GROUP, WORDS, Arming, Policy
 from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
@@ -111,11 +111,13 @@ class Daemon:
         self._stirred = asyncio.Event()
 
     def _make_armer(self) -> Armer | None:
-        """None where the probes that could come and go are to stay, or cannot be had."""
-        if self._config.probes.arming == "always" or GROUP not in self._kernel.probes.attached:
+        """None where the probes that could come and go cannot be had."""
+        if GROUP not in self._kernel.probes.attached:
             return None
         spike = self._config.spike
         policy = Policy(slow_ns=round(spike.min_ms * 1e6), factor=spike.factor)
+        if self._config.probes.arming == "always":
+            policy = replace(policy, quiet_ns=FOREVER_NS)
         arming = Arming(policy, self._began.monotonic_ns)
         return Armer(self._kernel, self._kernel.rings, arming)
 
@@ -291,7 +293,8 @@ class Daemon:
         )
 
     def _probe(self, group: GroupState) -> Probe:
-        armed = self._armer.state if self._armer and group.group == GROUP else None
+        comes = group.group == GROUP and self._config.probes.arming == "auto"
+        armed = self._armer.state if self._armer and comes else None
         if armed is None:
             return Probe(
                 group=group.group,

@@ -21,6 +21,8 @@ BULK_READ_BYTES = 32 << 10
 #: until the next ones: this, and their time on a disk of 5 MB/s.
 BRIDGE_NS = 250_000_000
 SLOW_NS_PER_BYTE = 200
+#: A page that is there is mapped in microseconds; one that takes this long is still on its way.
+WAITED_NS = 200_000
 READS = ("read", "read_direct")
 FAULTS = ("fault_minor", "fault_major")
 _NETWORK = ("nfs", "cifs", "smb", "9p", "ceph", "fuse.sshfs", "fuse.rclone", "glusterfs", "afs")
@@ -197,6 +199,13 @@ def inserted_by(scene: Scene, tgids: frozenset[int], since_ns: int, until_ns: in
             yield from scene.claim(_far_stage(scene, key), start, end, tgid=i.tgid)
 
 
+def _waited(span: Span, disk: Disk) -> bool:
+    """Whether these faults waited for pages that read-ahead had sent for just before."""
+    waited = span.op == "fault_minor" and span.busy_ns >= span.count * WAITED_NS
+    since = span.ts_ns - BRIDGE_NS
+    return waited and bool(disk.bytes((span.dev, span.ino), since, span.end_ns))
+
+
 def lazy_claims(
     scene: Scene, taken: frozenset[Span], disk: Disk, since_ns: int, until_ns: int
 ) -> Iterator[Interval]:  # fmt: skip
@@ -214,6 +223,7 @@ def lazy_claims(
         far = s.op in ("fault_major", "read_direct") or (
             disk.bytes(key, s.ts_ns, s.end_ns) * 10 >= max(s.bytes, PAGE)
         )
+        far = far or _waited(s, disk)
         stage = _far_stage(scene, key) if far else "load.cache"
         seen.setdefault(key, []).append((s.ts_ns, s.end_ns))
         part = busy < end - start or s.busy_ns < s.end_ns - s.ts_ns

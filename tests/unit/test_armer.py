@@ -14,11 +14,14 @@ from tracer.records import (
     AnyRecord,
     Armed,
     Conn,
+    File,
     Fork,
     HttpEnd,
     HttpRequest,
     HttpToken,
+    Insert,
     Listen,
+    Process,
 )
 
 NETNS, PORT = 4026531840, 8080
@@ -41,6 +44,9 @@ class Kernel:
     def attach(self, group: str) -> int:
         self.did.append(f"+{group}")
         return 7
+
+    def time_faults(self, tgid: int) -> None:
+        self.did.append(f"faults of {tgid}")
 
     def detach(self, group: str) -> int:
         self.did.append(f"-{group}")
@@ -160,6 +166,19 @@ def test_what_the_engine_sees_first() -> None:
 def _after(barrier: threading.Barrier, look: Callable[[list[bytes]], bool]) -> None:
     barrier.wait()
     look([fork()])
+
+
+def test_who_misses_pages_has_its_faults_timed() -> None:
+    made = Made(quiet_ns=10**12)
+    now_ns = time.monotonic_ns()
+    asked = Conn(NETNS, "127.0.0.1", PORT, "10.0.0.2", 1)
+    made.step(
+        Process(ts_ns=now_ns, tgid=2, ppid=1, start_ns=0, comm="x"),
+        File(ts_ns=now_ns, dev=1, ino=2, size=1, fmt="gguf"),
+        HttpRequest(ts_ns=now_ns, xid=1, conn=asked, method="POST", endpoint=CHAT),
+        Insert(ts_ns=now_ns, end_ns=now_ns + 1, dev=1, ino=2, pages=1, tgid=2),
+    )
+    assert made.kernel.did == ["faults of 2"]
 
 
 def test_both_at_once_attach_once() -> None:

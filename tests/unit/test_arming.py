@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -319,6 +320,24 @@ def test_generating_is_no_pause() -> None:
     told.ask(60)
     assert not told.arming.on, "the first is still being answered"
     told.end(61, xid)
+
+
+def test_pages_that_a_waiting_request_misses() -> None:
+    told = Told()
+    told.tell(Process(ts_ns=0, tgid=RUNNER, ppid=FRONT, start_ns=0, comm="x"), inserted(1))
+    assert told.arming.starved() == set(), "nobody waits"
+    xid = told.ask(20)
+    told.tell(inserted(19), inserted(20.2, ino=11))
+    assert told.arming.starved() == set(), "before, and no weights"
+    told.tell(inserted(20.3))
+    assert told.arming.starved() == {RUNNER}
+    assert told.arming.starved() == set(), "told once"
+    told.end(21, xid)
+    told.tell(forked(30, 300), opened(30.1, tgid=RUNNER))
+    told.ask(30)
+    told.tell(inserted(30.5), msgspec.structs.replace(inserted(30.5), tgid=300))
+    told.tell(msgspec.structs.replace(inserted(30.5), tgid=999))
+    assert told.arming.starved() == set(), "they load, or are strangers"
 
 
 def test_what_warm_requests_do_with_files_is_not_cold() -> None:

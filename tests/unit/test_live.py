@@ -47,6 +47,9 @@ class Source(Noted):
     def attach(self, group: str) -> int:
         return 1
 
+    def time_faults(self, tgid: int) -> None:
+        pass
+
     def detach(self, group: str) -> int:
         return 1
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from tests.unit.evidence_build import (
     ALPHA,
     BETA,
     SIZE,
+    hop,
     insert,
     opened,
     request,
@@ -20,6 +23,7 @@ from tests.unit.scenarios import (
     router,
     router_opens,
     tiling,
+    warm_router,
 )
 
 
@@ -95,6 +99,24 @@ def test_locked_weights_come_in_without_a_call() -> None:
         ("load.disk", 601, 860),
         ("init.rest", 860, 1030),
     ]
+
+
+def test_faults_that_wait_for_pages_on_their_way() -> None:
+    """No major ones: read-ahead had sent for these pages already."""
+    waits = span(100, 160, "fault_minor", 2 * 4096, count=2, busy=58)
+    quick = span(200, 300, "fault_minor", 90 * 4096, count=90, busy=0.3)
+    begun = hop(arrival=1, read=1.1, body=1, head=3, first_token=400, end=500)
+    base: dict[str, Any] = {
+        "hop": begun,
+        "req": request(read=0.2, head=3.2, first_token=400, end=501),
+    }
+    e = warm_router(spans=(waits, quick), inserts=(insert(50, 51, 32),), **base)
+    loads = [x for x in tiling(e) if x[0].startswith("load")]
+    came, *waited = loads
+    assert came == ("load.disk", 50, 51)
+    assert waited == [("load.disk", 102, 160), ("load.cache", 299.7, 300)]
+    e = warm_router(spans=(waits,), **base)
+    assert ("load.cache", 102, 160) in tiling(e), "nothing came in"
 
 
 def test_several_weight_files_each_load_in_their_own_time() -> None:

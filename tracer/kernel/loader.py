@@ -49,12 +49,15 @@ class Total:
 
 @dataclass(frozen=True)
 class RunStats:
-    """How long a program ran. `missed`: runs that were left out because it was running."""
+    """How long a program ran. `missed`: runs that were left out because it was running.
+
+    None where the kernel does not count them: before 9ed9e9ba2337 (5.12).
+    """
 
     program: str
     run_ns: int
     runs: int
-    missed: int
+    missed: int | None
 
 
 @dataclass(frozen=True)
@@ -323,8 +326,13 @@ class Kernel:
         if not isinstance(raw, Span) or raw.op != "mmap" or raw.populate:
             return
         if (raw.dev, raw.ino) not in self._programs_seen:
+            self.time_faults(raw.tgid)
+
+    def time_faults(self, tgid: int) -> None:
+        """Minor faults of a process take their time from now on."""
+        if self._on_demand:
             self.probes.attach("minor", [])
-            self.probes.cover("minor", raw.tgid)
+            self.probes.cover("minor", tgid)
 
     def _forget(self, now_ns: int) -> None:
         gone = set()
@@ -379,13 +387,19 @@ class Kernel:
         if self._stats_fd is None:
             self._stats_fd = libbpf.enable_stats()
 
+    def _info_size(self) -> int:
+        """Bytes that this kernel tells of a program."""
+        some = next(iter(self.probes.programs.values()))
+        return libbpf.info_size(libbpf.program_fd(some.handle), _STATS_SIZE)
+
     def run_stats(self) -> list[RunStats]:
         """Run times, all zero unless statistics are enabled (here or by sysctl)."""
         found = []
+        counted = self._info_size() >= _STATS_SIZE
         for name, program in self.probes.programs.items():
             info = libbpf.info(libbpf.program_fd(program.handle), _STATS_SIZE)
             run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
-            found.append(RunStats(name, run_ns, runs, missed))
+            found.append(RunStats(name, run_ns, runs, missed if counted else None))
         return found
 
 
