@@ -42,7 +42,7 @@ def report(context: click.Context, output: str, since: str, model: str | None) -
     """Write one web page about slow first tokens, to keep or to send.
 
     It opens from disk and needs nothing else: causes over time, how warm each model was, the
-    dearest requests as waterfalls, and all of them in a table. It holds names of models and
+    worst requests as waterfalls, and all of them in a table. It holds names of models and
     files, and no word of any prompt or answer.
 
     \b

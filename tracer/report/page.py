@@ -105,7 +105,7 @@ def _causes(data: Data, zone: tzinfo | None) -> str:
         + charts.key(causes)
         + charts.over_time(lost, since, until, causes, zone)
         + partly
-        + table("Causes, the dearest first", heads, cells)
+        + table("Causes, by time lost", heads, cells)
     )
 
 
