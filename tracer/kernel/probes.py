@@ -42,10 +42,8 @@ _READING = "faults that read weights"
 
 def _calls() -> Iterator[Probe]:
     """Begin and end of each call in which the file matters; of an open its end is enough."""
-    x86 = platform.machine() == "x86_64"
-    prefix = "__x64_sys_" if x86 else "__arm64_sys_"
-    for call in ("openat", "openat2", *(("open",) if x86 else ())):
-        yield Probe("files", f"ttft_{call}_done", f"fexit/{prefix}{call}", False, _CALLS, "fentry")
+    prefix = "__x64_sys_" if platform.machine() == "x86_64" else "__arm64_sys_"
+    yield Probe("files", "ttft_open_done", "fexit/do_sys_openat2", False, _CALLS, "fentry")
     for call in ("mmap", "read", "pread64", "readv", "preadv", "preadv2", "madvise", "munmap"):
         yield Probe("files", f"ttft_{call}", f"fentry/{prefix}{call}", False, _CALLS, "fentry")
         yield Probe("files", f"ttft_{call}_done", f"fexit/{prefix}{call}", False, _CALLS, "fentry")
@@ -124,7 +122,7 @@ ON_DEMAND = ("minor",)
 #: map_pages, and fault"). Without them perf events tell all faults of watched processes, which
 #: costs these as much as `minor` does.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "files": ("tracepoint", "fentry"),
+    "files": ("fentry", "tracepoint"),
     "faults": ("tracepoint", "fentry", "perf"),
 }
 #: Groups that come in the variant of another one.
