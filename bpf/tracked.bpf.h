@@ -32,7 +32,11 @@ struct vma_slot {	/* what a thread remembers of a mapping */
 	struct ttft_file_id file; /* ino 0: not a tracked file */
 };
 
+#ifdef TTFT_PLAIN
+#define LATE_RUNS 2 /* verified at each place; there the fault itself holds the lock */
+#else
 #define LATE_RUNS 8
+#endif
 #define LATE_REACH (1 << 20) /* faults this near to each other join a run */
 
 struct late_run { /* faults whose mapping could not be told when they ended */

@@ -15,7 +15,7 @@ from pathlib import Path
 from tracer.errors import KernelError
 from tracer.kernel import cgroup, libbpf, perf
 from tracer.kernel.probes import PROBES, Probe, Selection
-from tracer.kernel.variants import select
+from tracer.kernel.variants import MAPPED, in_plain, select
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -68,8 +68,8 @@ class Features:
 
     `names`: those asked for that its types hold. `fentry`: why it takes no fentry programs,
     None where it does not refuse them, `perf` likewise for perf events. `plain`: what is missing
-    for the full object. `mm_rb`: the plain one can tell what is mapped. `locks_maps`: maps count
-    as locked memory, against RLIMIT_MEMLOCK.
+    for the full object. `mm_rb`: the plain one can tell what is mapped. `misses`: runs that were
+    left out are counted. `locks_maps`: maps count as locked memory, against RLIMIT_MEMLOCK.
     """
 
     names: frozenset[str]
@@ -79,20 +79,25 @@ class Features:
     plain: str | None = None
     perf: str | None = None
     mm_rb: bool = True
+    misses: bool = True
     locks_maps: bool = False
 
     def lacks(self, probe: Probe) -> str | None:
         """Why a program cannot be had here; None where it can."""
         kind = probe.section.partition("/")[0]
-        if kind in FENTRY and self.fentry:
-            return self.fentry
-        if kind == "perf_event" and self.perf:
-            return self.perf
+        refused = self.fentry if kind in FENTRY else self.perf if kind == "perf_event" else None
+        if refused:
+            return refused
         for name in wanted(probe):
             if name not in self.names:
-                if name in probe.needs:
-                    return LACKS + name
-                return LACKS + probe.section
+                return LACKS + (name if name in probe.needs else probe.section)
+        return self._plain_lacks(probe) if self.plain else None
+
+    def _plain_lacks(self, probe: Probe) -> str | None:
+        if not in_plain(probe):
+            return "not in the object for older kernels"
+        if probe.group in MAPPED and not self.mm_rb:
+            return f"{LACKS}mm_rb, by which the object for older kernels finds mappings"
         return None
 
 
@@ -122,6 +127,7 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
         _plain_because(types),
         perf_refusal() if may else None,
         b"\0mm_rb\0" in types,
+        b"\0recursion_misses\0" in types,
         b"\0BPF_FUNC_ktime_get_coarse_ns\0" not in types,  # as old as accounting by cgroups
     )
 
@@ -260,6 +266,8 @@ def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]
     told = [_probe(probe, selection.lacking.get(probe.program)) for probe in selection.probes]
     known += {fact.name: fact for fact in chain.from_iterable(told)}.values()
     may = not missing_capabilities()
+    if not found.misses:
+        known.append(Fact("runs left out", "not counted by this kernel"))
     known += [
         Fact(f"probes {name}", str(choice) if may or loaded else "not known without root")
         for name, choice in selection.choices.items()

@@ -408,6 +408,14 @@ def info(fd: int, size: int) -> bytes:
     return buffer.raw
 
 
+def info_size(fd: int, size: int) -> int:
+    """How many of `size` bytes of such a struct this kernel knows."""
+    buffer, length = ctypes.create_string_buffer(size), c_uint32(size)
+    result = library().bpf_obj_get_info_by_fd(fd, buffer, ctypes.byref(length))
+    _check("cannot ask about a BPF object", result)
+    return int(length.value)
+
+
 def enable_stats() -> int:
     """A descriptor: run times are counted for as long as it is open."""
     return _check("cannot count run time", library().bpf_enable_stats(0))

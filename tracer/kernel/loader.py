@@ -49,12 +49,15 @@ class Total:
 
 @dataclass(frozen=True)
 class RunStats:
-    """How long a program ran. `missed`: runs that were left out because it was running."""
+    """How long a program ran. `missed`: runs that were left out because it was running.
+
+    None where the kernel does not count them: before 9ed9e9ba2337 (5.12).
+    """
 
     program: str
     run_ns: int
     runs: int
-    missed: int
+    missed: int | None
 
 
 @dataclass(frozen=True)
@@ -384,13 +387,19 @@ class Kernel:
         if self._stats_fd is None:
             self._stats_fd = libbpf.enable_stats()
 
+    def _info_size(self) -> int:
+        """Bytes that this kernel tells of a program."""
+        some = next(iter(self.probes.programs.values()))
+        return libbpf.info_size(libbpf.program_fd(some.handle), _STATS_SIZE)
+
     def run_stats(self) -> list[RunStats]:
         """Run times, all zero unless statistics are enabled (here or by sysctl)."""
         found = []
+        counted = self._info_size() >= _STATS_SIZE
         for name, program in self.probes.programs.items():
             info = libbpf.info(libbpf.program_fd(program.handle), _STATS_SIZE)
             run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
-            found.append(RunStats(name, run_ns, runs, missed))
+            found.append(RunStats(name, run_ns, runs, missed if counted else None))
         return found
 
 

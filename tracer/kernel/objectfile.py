@@ -7,7 +7,7 @@ import os
 import platform
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tracer.errors import KernelError
@@ -15,8 +15,6 @@ from tracer.kernel import features, layouts, libbpf
 from tracer.kernel.probes import PROBES, UPROBE, Probe, Program, Selection
 from tracer.kernel.variants import AUTO, select
 
-#: Groups that have to tell what is mapped at an address.
-MAPPED = ("faults", "minor")
 OBJECTS = Path(__file__).parent / "objects"
 _ARCH_TAGS = {"x86_64": 1, "aarch64": 2}
 
@@ -76,9 +74,10 @@ def load(request: Request, left_out: dict[str, str]) -> Loaded:
     """
     listening = False
     known = features.detect(PROBES, request.btf)
-    plain = bool(known.plain) if request.plain is None else request.plain
+    if request.plain is not None:
+        known = replace(known, plain="(asked for)" if request.plain else None)
     while True:
-        path = request.path or object_path(plain=plain)
+        path = request.path or object_path(plain=bool(known.plain))
         handle = libbpf.open_object(str(path), request.btf)
         try:
             programs, selection = prepare(handle, request, known, left_out)
@@ -113,22 +112,14 @@ def prepare(
     handle: int, request: Request, known: features.Features, left_out: Mapping[str, str]
 ) -> tuple[dict[str, Program], Selection]:
     """Options, sizes, and which programs this kernel can take."""
-    inside = list(libbpf.programs(handle))
-    absent = {probe.program for probe in PROBES} - {name for name, _, _ in inside}
-
-    plain = not libbpf.has_map(handle, "marks")
 
     def lacks(probe: Probe) -> str | None:
-        if plain and probe.group in MAPPED and not known.mm_rb:
-            return f"{features.LACKS}mm_rb, by which the object for older kernels finds mappings"
-        if probe.program in absent:
-            return known.lacks(probe) or "not in the object for older kernels"
         return left_out.get(probe.program) or known.lacks(probe)
 
     selection = select(PROBES, lacks, request.variant)
     wanted = {probe.program: probe for probe in selection.probes}
     programs = {}
-    for name, _, program in inside:
+    for name, _, program in libbpf.programs(handle):
         if name in wanted and name not in selection.lacking:
             programs[name] = Program(program, wanted[name])
             if wanted[name].section == UPROBE and known.uprobe_multi:

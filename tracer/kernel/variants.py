@@ -8,6 +8,10 @@ from tracer.errors import KernelError
 from tracer.kernel.probes import FOLLOWS, VARIANTS, Choice, Probe, Selection
 
 AUTO = "auto"
+#: By tracepoints that came after all that the full object needs, or to help those that do.
+_NEWER = ("ttft_fault_near", "ttft_fault_miss", "ttft_call_end")
+#: Groups that have to tell what is mapped at an address.
+MAPPED = ("faults", "minor")
 NAMES = (AUTO, "tracepoint", "fentry")
 
 
@@ -28,6 +32,12 @@ def select(
     chosen = tuple(row for row in rows if _belongs(row, choices))
     lacking = {row.program: why for row in chosen if (why := lacks(row))}
     return Selection(chosen, lacking, choices)
+
+
+def in_plain(probe: Probe) -> bool:
+    """Whether the object for older kernels has a program: not where it can only run on newer."""
+    kind = probe.section.partition("/")[0]
+    return kind not in ("fentry", "fexit", "uprobe") and probe.program not in _NEWER
 
 
 def family(probe: Probe) -> str:
