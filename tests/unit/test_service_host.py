@@ -255,6 +255,16 @@ def test_without_root(
     )
 
 
+def test_a_program_in_a_temporary_folder(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "booted", lambda: True)
+    monkeypatch.setattr(host, "program", lambda: "/tmp/ttft-1/bin/ttftd")
+    ran = Runner(capfdbinary)("service", "install", "--dry-run")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("ttft: /tmp/ttft-1/bin/ttftd lies in a folder that does not last\n")
+
+
 def test_exposure_stays_small() -> None:
     """By systemd's own reckoning, where it is installed."""
     unit = Path(__file__).parents[2] / "systemd" / "ttftd.service"

@@ -16,6 +16,8 @@ from tracer.render_units import clean
 from tracer.service import host, plan, state
 
 NOT_RUNNING = 3
+#: The unit's temporary folders are its own, too.
+_PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")  # noqa: S108 - to be refused
 _NO_GROUP = f"cannot ask: there is no group {plan.USER}; only root may"
 
 _dry = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
@@ -54,6 +56,7 @@ def install(dry_run: bool, packaged: bool) -> None:
     if not packaged:
         _needs_systemd()
     _needs_root("install", dry_run)
+    _needs_to_last(host.program())
     now = host.look(packaged=packaged)
     if now.lasting and not now.user and now.users_by is None:
         raise TtftError(
@@ -143,6 +146,14 @@ def _needs_root(command: str, dry_run: bool) -> None:
         f"ttft service {command} needs root",
         f"sudo {ttft} service {command}; or see what it would do: ttft service {command} --dry-run",
     )
+
+
+def _needs_to_last(program: str) -> None:
+    if program.startswith(_PASSING):
+        raise TtftError(
+            f"{program} lies in a folder that does not last",
+            "put it where it is to stay, such as /opt, and run that one's ttft service install",
+        )
 
 
 def _not_a_package() -> None:
