@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.vm import lane
-from tests.vm.machine import Result
+from tests.vm.cache import BuildError
+from tests.vm.machine import GuestError, Result
 
 #: Each guest keeps a processor busy.
 _AT_ONCE = 2
@@ -40,4 +41,7 @@ def boots(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Result]]:
 @pytest.fixture
 def guest(boots: Callable[[str], Result], kernel: str) -> Result:
     """The guest of the test's kernel, which has done its work."""
-    return boots(kernel)
+    try:
+        return boots(kernel)
+    except (BuildError, GuestError) as error:
+        pytest.fail(str(error), pytrace=False)

@@ -152,9 +152,10 @@ def _disk(tree: Path, image: Path, size: str) -> None:
 
 
 def _apt_settings() -> str:
-    """The machine's own way to its mirror (proxies, certificates)."""
+    """The machine's own way to its mirror (proxies, certificates, lists of any age)."""
     lines = run("apt-config", "dump", "Acquire").splitlines()
-    kept = [line for line in lines if line.startswith(("Acquire::http", "Acquire::https"))]
+    wanted = ("Acquire::http", "Acquire::https", "Acquire::Check-Valid-Until")
+    kept = [line for line in lines if line.startswith(wanted)]
     return "".join(f"{line}\n" for line in kept if '"' in line)
 
 
