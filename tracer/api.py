@@ -22,6 +22,7 @@ from tracer.api_metrics import Metrics
 from tracer.api_query import Missing, WrongQuery, duration_ns, last, number, query, since_ns
 from tracer.api_socket import Place
 from tracer.api_streams import with_heartbeat
+from tracer.derived import Derived
 from tracer.errors import StoreError, TtftError
 from tracer.store import Store
 
@@ -45,6 +46,9 @@ class Backend(Protocol):
     def status(self) -> Status: ...
     def models(self) -> list[ModelSeen]: ...
     def doctor(self) -> Sequence[Fact]: ...
+    def open_now(self) -> Sequence[Derived]:
+        """Requests that are not over, explained so far."""
+
     def export(self, ids: list[int]) -> bytes:
         """Chrome trace JSON of these requests; unknown ids are left out."""
 
@@ -141,6 +145,10 @@ class _Routes:
         ids = self._backend.store.find(last(asked, TRACE_MAX, TRACE_MAX), since_ns(asked))
         return _json(self._backend.export(ids))
 
+    def open(self, request: Request) -> Response:
+        query(request)
+        return _json(dumps([answers.answer(item) for item in self._backend.open_now()]))
+
     def models(self, request: Request) -> Response:
         query(request)
         return _json(dumps([answers_state.model(seen) for seen in self._backend.models()]))
@@ -233,6 +241,7 @@ ROUTES = {
     "/v1/requests/{id}": _Routes.one,
     "/v1/requests/{id}/trace": _Routes.trace_of,
     "/v1/trace": _Routes.trace,
+    "/v1/open": _Routes.open,
     "/v1/models": _Routes.models,
     "/v1/doctor": _Routes.doctor,
     "/v1/events": _Routes.events,

@@ -53,6 +53,7 @@ _TRIM_EVERY_S = 600.0
 _CHORES_S = 5.0
 _MODELS_SHOWN = 20
 _CHORES_IDLE_S = 600.0
+_PATIENCE_S = 5.0
 
 
 def rules(config: Config) -> list[Rule]:
@@ -329,6 +330,14 @@ class Daemon:
             replace(seen, places=tuple(dict.fromkeys(filter(None, map(place_of, seen.pids or ())))))
             for seen in self._overview.models()
         ]
+
+    def open_now(self) -> list[Derived]:
+        now = time.monotonic_ns()
+        asked = self._engine.call(lambda: self._pipeline.explain_open(now))
+        try:
+            return asked.result(_PATIENCE_S)
+        except TimeoutError:
+            raise TtftError("ttftd is too busy to say", "try again in a moment") from None
 
     def doctor(self) -> list[Fact]:
         return features.facts(self._btf, self._kernel.probes.selection)

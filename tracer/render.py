@@ -163,6 +163,20 @@ def _coloured(answer: Json, word: str, paint: Paint) -> str:
     return paint("bad", word) if bad else word
 
 
+def waiting(answers: Sequence[Json]) -> str:
+    """One line about requests without a first token yet, the one that waits longest first."""
+    waits = sorted(answers, key=_waited, reverse=True)
+    told = [
+        f"#{answer['id']} {answer['model'] or '-'} {duration(_waited(answer))}, {largest(answer)}"
+        for answer in waits
+    ]
+    return f"waiting: {'; '.join(told)}" if told else ""
+
+
+def _waited(answer: Json) -> float:
+    return sum(ms or 0.0 for ms in answer["phases_ms"].values())
+
+
 def models(
     answers: Sequence[Json],
     zone: tzinfo | None = None,

@@ -95,6 +95,7 @@ class FakeBackend:
         self.recording: Fanout = records_fanout()
         self.recording_head = b'{"t":"header"}\n'
         self.fails: Exception | None = None
+        self.open: list[Derived] = []
 
     def status(self) -> Status:
         if self.fails is not None:
@@ -106,6 +107,9 @@ class FakeBackend:
 
     def doctor(self) -> Sequence[Fact]:
         return FACTS
+
+    def open_now(self) -> Sequence[Derived]:
+        return self.open
 
     def export(self, ids: list[int]) -> bytes:
         kept = [self.store.evidence(number) for number in ids]

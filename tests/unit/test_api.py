@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.answer_cases import warm
+from tests.unit.answer_cases import spike, warm
 from tests.unit.fake_daemon import GROUP, REQUESTS, FakeDaemon, serving
 from tracer import answers, api_http
 from tracer.api_socket import bind
@@ -72,6 +72,14 @@ def test_one_request(daemon: FakeDaemon) -> None:
     status, found = get(daemon, "/v1/requests/17")
     expected = {**answers.answer(REQUESTS[1]), **answers.detail(REQUESTS[1])}
     assert (status, found) == (200, orjson.loads(answers.dumps(expected)))
+
+
+def test_what_is_open(daemon: FakeDaemon) -> None:
+    assert get(daemon, "/v1/open") == (200, [])
+    daemon.backend.open = [spike(30)]
+    status, (found,) = get(daemon, "/v1/open")
+    daemon.backend.open = []
+    assert (status, found["id"], found["schema"]) == (200, 30, 1)
 
 
 def test_traces(daemon: FakeDaemon) -> None:

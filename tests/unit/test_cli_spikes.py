@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -177,6 +178,49 @@ def test_watch(tmp_path: Path, options: list[str]) -> None:
     assert [line.split()[0] for line in lines[:1]] == ["ID"]
     assert text.count("    70  ") == 1
     assert "caused by the switch from alpha" in text
+
+
+def test_watch_on_a_terminal_tells_what_waits(tmp_path: Path) -> None:
+    waits = replace(spike(72), outcome="open", ttft_ns=None, model=HOSTILE)
+    leader, follower = pty.openpty()
+    with serving(tmp_path) as running:
+        running.backend.open = [waits, warm(73)]
+        with subprocess.Popen(
+            [sys.executable, "-c", MAIN, "--socket", str(running.socket), "watch"],
+            stdout=follower,
+            stderr=follower,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"},
+        ) as child:
+            os.close(follower)
+            seen = until(leader, "\r\x1b[Kwaiting: #72 ")
+            running.backend.open = []
+            running.do(running.backend.fanout.publish, answers.dumps(answers.answer(spike(74))))
+            seen += until(leader, "    74  ")
+            child.send_signal(signal.SIGINT)
+            until(leader, None)
+        assert child.returncode == 0
+    os.close(leader)
+    assert "\r\x1b[Kwaiting: #72 " in seen
+    assert "#73" not in seen
+    assert not (OBEYED - {"\x1b"}) & set(seen)
+    lines = seen.replace("\x1b[K", "").split("\r")
+    assert max(len(line.strip("\n")) for line in lines) <= 80
+
+
+def until(leader: int, word: str | None) -> str:
+    """What a terminal shows up to a word, or to its end."""
+    text = ""
+    while word is None or word not in text:
+        assert select.select([leader], [], [], 60)[0], f"{word!r} did not come: {text!r}"
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # the other side is closed
+            return text
+        text += piece.decode(errors="replace")
+        if not piece:
+            return text
+    return text
 
 
 def test_watch_outlives_a_restart(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,6 +25,7 @@ from tracer.commands.shared import (
 )
 from tracer.errors import TtftError
 from tracer.render import Json
+from tracer.render_units import fit
 
 _BEFORE = 5
 _RETRY_S = 1.0
@@ -34,8 +38,9 @@ _REMEMBERED = 1000
 def watch(context: click.Context, as_json: bool) -> None:
     """Requests as they come, slow ones with their cause. Ctrl-C ends.
 
-    Each is shown at its first token, or at its end where it got none. With --json: one object a
-    line, again at each change. Goes on when ttftd is restarted.
+    Each is shown at its first token, or at its end where it got none. On a terminal the last
+    line tells what is still waiting, and in which phase. With --json: one object a line, again
+    at each change. Goes on when ttftd is restarted.
 
     \b
     Examples:
@@ -47,10 +52,17 @@ def watch(context: click.Context, as_json: bool) -> None:
     try:
         if not as_json:
             shown.begin(decode(daemon.get("/v1/requests", {"last": _BEFORE})))
-        for answer in _follow(daemon):
-            shown.add(answer)
+        if as_json or not sys.stdout.isatty():
+            for answer in _follow(daemon):
+                shown.add(answer)
+            return
+        for event in _live(daemon):
+            shown.waiting([])
+            if event is not None:
+                shown.add(event)
+            shown.waiting(_open(daemon))
     except KeyboardInterrupt:
-        return
+        shown.waiting([])
 
 
 def _follow(daemon: Client) -> Iterator[Json]:
@@ -62,6 +74,38 @@ def _follow(daemon: Client) -> Iterator[Json]:
             time.sleep(_RETRY_S)
         say("ttftd is back")
         yield from _events(daemon)
+
+
+def _live(daemon: Client) -> Iterator[Json | None]:
+    """Events, and None whenever none came for a second."""
+    events: queue.SimpleQueue[Json | Exception] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for answer in _follow(daemon):
+                events.put(answer)
+        except TtftError as error:
+            events.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            event = events.get(timeout=_RETRY_S)
+        except queue.Empty:
+            yield None
+            continue
+        if isinstance(event, Exception):
+            raise event
+        yield event
+
+
+def _open(daemon: Client) -> list[Json]:
+    """What has no first token yet; nothing where it cannot be told."""
+    try:
+        found = decode(daemon.get("/v1/open"))
+    except TtftError:
+        return []
+    return [answer for answer in found if answer["ttft_ms"] is None]
 
 
 def _answers(daemon: Client) -> bool:
@@ -96,6 +140,15 @@ class _Shown:
         self._paint = paint()
         self._day = ""
         self._ids: dict[int, None] = {}
+        self._line = False
+
+    def waiting(self, answers: list[Json]) -> None:
+        """The last line: what waits, the longest first; none takes it away."""
+        if not answers and not self._line:
+            return
+        text = fit(render.waiting(answers), render.COLUMNS - 1)
+        write(b"\r\x1b[K" + self._paint("dim", text).encode(errors="replace"))
+        self._line = bool(answers)
 
     def begin(self, answers: list[Json]) -> None:
         print_lines([self._paint("head", render.REQUESTS_HEAD)])
