@@ -163,18 +163,20 @@ def _coloured(answer: Json, word: str, paint: Paint) -> str:
     return paint("bad", word) if bad else word
 
 
-def waiting(answers: Sequence[Json]) -> str:
+def waiting(answers: Sequence[Json], now: datetime) -> str:
     """One line about requests without a first token yet, the one that waits longest first."""
-    waits = sorted(answers, key=_waited, reverse=True)
     told = [
-        f"#{answer['id']} {answer['model'] or '-'} {duration(_waited(answer))}, {largest(answer)}"
-        for answer in waits
+        f"#{answer['id']} {answer['model'] or '-'} {duration(_since(answer, now))}"
+        + (f", mostly {word.split()[0]}" if (word := largest(answer)) != "-" else "")
+        for answer in sorted(answers, key=lambda one: str(one["wall_time"]))
     ]
     return f"waiting: {'; '.join(told)}" if told else ""
 
 
-def _waited(answer: Json) -> float:
-    return sum(ms or 0.0 for ms in answer["phases_ms"].values())
+def _since(answer: Json, now: datetime) -> float:
+    """Milliseconds since it came."""
+    came = datetime.fromisoformat(answer["wall_time"])
+    return max(0.0, (now - came).total_seconds() * 1000)
 
 
 def models(

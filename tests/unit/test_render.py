@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,14 @@ def test_disagreement_with_the_server_is_marked() -> None:
     other = replace(item, evidence=replace(item.evidence, request=request))
     line = "  prompt time   150 ms for the prompt, ours 202 ms (they disagree)"
     assert line in render_show.show(whole(other), UTC)
+
+
+def test_what_waits() -> None:
+    waits = [listed(spike(18, ARRIVAL + 3000 * MS)), listed(replace(spike(17), model=None))]
+    now = datetime.fromisoformat("2026-01-31T12:00:05.123Z")
+    told = "waiting: #17 - 5.00 s, mostly load; #18 beta 2.00 s, mostly load"
+    assert render.waiting(waits, now) == told
+    assert render.waiting([], now) == ""
 
 
 def test_why_nothing_is_typical_yet() -> None:

@@ -146,7 +146,7 @@ class _Shown:
         """The last line: what waits, the longest first; none takes it away."""
         if not answers and not self._line:
             return
-        text = fit(render.waiting(answers), render.COLUMNS - 1)
+        text = fit(render.waiting(answers, datetime.now(UTC)), render.COLUMNS - 1)
         write(b"\r\x1b[K" + self._paint("dim", text).encode(errors="replace"))
         self._line = bool(answers)
 
