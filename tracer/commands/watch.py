@@ -56,11 +56,14 @@ def watch(context: click.Context, as_json: bool) -> None:
             for answer in _follow(daemon):
                 shown.add(answer)
             return
+        asked, waits = 0.0, list[Json]()
         for event in _live(daemon):
             shown.waiting([])
             if event is not None:
                 shown.add(event)
-            shown.waiting(_open(daemon))
+            if time.monotonic() - asked >= _RETRY_S:
+                asked, waits = time.monotonic(), _open(daemon)
+            shown.waiting(waits)
     except KeyboardInterrupt:
         shown.waiting([])
 
@@ -144,6 +147,7 @@ class _Shown:
 
     def waiting(self, answers: list[Json]) -> None:
         """The last line: what waits, the longest first; none takes it away."""
+        answers = [answer for answer in answers if answer["id"] not in self._ids]
         if not answers and not self._line:
             return
         text = fit(render.waiting(answers, datetime.now(UTC)), render.COLUMNS - 1)
