@@ -72,7 +72,7 @@ struct { /* struct ttft_packet with payload */
 } packets SEC(".maps");
 
 /* Why a record was lost; the index into `lost` is kind + reason * TTFT_KIND_SLOTS. */
-#define TTFT_KIND_SLOTS 16
+#define TTFT_KIND_SLOTS 32
 enum ttft_loss {
 	TTFT_LOSS_RING = 0,   /* no room in the ring */
 	TTFT_LOSS_TABLE = 1,  /* a map was full */

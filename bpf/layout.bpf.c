@@ -23,6 +23,8 @@ struct ttft_call *unused_call __attribute__((unused));
 struct ttft_call_spec *unused_call_spec __attribute__((unused));
 struct ttft_run_key *unused_run_key __attribute__((unused));
 struct ttft_run_state *unused_run_state __attribute__((unused));
+struct ttft_cached *unused_cached __attribute__((unused));
+struct ttft_folder_key *unused_folder_key __attribute__((unused));
 enum ttft_measure unused_measure __attribute__((unused));
 enum ttft_kind unused_kind __attribute__((unused));
 enum ttft_op unused_op __attribute__((unused));

@@ -119,6 +119,14 @@ struct ttft_run_state {
 	__u32 end;
 };
 
+/* A prefix of paths: so many bits of it count. */
+#define TTFT_FOLDER_LEN 128
+
+struct ttft_folder_key {
+	__u32 bits;
+	char path[TTFT_FOLDER_LEN];
+};
+
 /* Slots of `port_hints`, which user space sets to 1 for the ports it adds. */
 #define TTFT_PORT_HINTS 8192
 

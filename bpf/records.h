@@ -29,7 +29,8 @@ enum ttft_kind {
 	TTFT_PACKET = 13,
 	TTFT_LINKED = 14, /* the dynamic loader mapped libraries */
 	TTFT_CALL = 15,	  /* a run of like calls into a library of one thread */
-	TTFT_KIND_COUNT = 16,
+	TTFT_CACHED = 16, /* a file of a compile cache was opened */
+	TTFT_KIND_COUNT = 17,
 };
 
 enum ttft_op {
@@ -185,6 +186,13 @@ struct ttft_call { /* header.ts_ns: first entry */
 	__u64 amount;	 /* bytes or tokens, by what the catalogue says of the function */
 	__u32 count;
 	__u32 call; /* row of the catalogue */
+};
+
+struct ttft_cached { /* at the entry of open(): it may have found nothing */
+	struct ttft_header h;
+	__u64 stem;	  /* hash of the path without endings */
+	__u32 folder;	  /* as user space numbered it */
+	__u32 open_flags; /* O_* */
 };
 
 #endif

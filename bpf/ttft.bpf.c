@@ -13,6 +13,7 @@
 #endif
 #ifndef TTFT_PLAIN /* cookies of attachments came with 7adfc6c9b315 (5.15) */
 #include "libs.bpf.c"
+#include "compiled.bpf.c"
 #endif
 #include "layout.bpf.c"
 

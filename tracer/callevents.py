@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracer.records import AnyRecord, Call, Library
+from tracer.records import AnyRecord, Cached, Call, Library
 
 MAX_CALLS = 20_000
+#: Opens in compile caches, of each process: the last ones.
+MAX_CACHED = 1000
 
 CallKey = tuple[int, str, str, int]
 
@@ -17,15 +19,18 @@ class CallEvents:
     def __init__(self) -> None:
         self._calls: dict[int, dict[CallKey, Call]] = {}
         self._libraries: dict[int, dict[tuple[str, str], Library]] = {}
+        self._cached: dict[int, list[Cached]] = {}
         self.dropped = 0
 
-    def feed(self, record: Library | Call) -> None:
+    def feed(self, record: Library | Call | Cached) -> None:
         match record:
             case Library():
                 self._libraries.setdefault(record.tgid, {})[record.name, record.path] = record
             case Call():
                 key = (record.tid, record.library, record.symbol, record.ts_ns)
                 self._calls.setdefault(record.tgid, {})[key] = record
+            case Cached():
+                self._cached.setdefault(record.tgid, []).append(record)
 
     def calls(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Call]:
         """Runs that touch the window, in order of time."""
@@ -36,6 +41,11 @@ class CallEvents:
             if c.end_ns + (c.last_ns or 0) >= start_ns and c.ts_ns <= end_ns
         ]
         return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.library, c.symbol))
+
+    def cached(self, tgids: Iterable[int], end_ns: int) -> list[Cached]:
+        """Opens in compile caches since a process began, in order of time."""
+        found = [c for tgid in tgids for c in self._cached.get(tgid, []) if c.ts_ns <= end_ns]
+        return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.stem, c.write))
 
     def libraries(self, tgids: Iterable[int], until_ns: int) -> list[Library]:
         """Those seen by `until_ns`, by process."""
@@ -57,6 +67,9 @@ class CallEvents:
         for tgid in gone:
             self._calls.pop(tgid, None)
             self._libraries.pop(tgid, None)
+            self._cached.pop(tgid, None)
+        for opens in self._cached.values():
+            del opens[:-MAX_CACHED]
         for runs in self._calls.values():
             for key in [k for k, c in runs.items() if c.end_ns < horizon_ns]:
                 del runs[key]
@@ -73,3 +86,5 @@ class CallEvents:
             yield from known.values()
         for runs in self._calls.values():
             yield from runs.values()
+        for opens in self._cached.values():
+            yield from opens

@@ -11,6 +11,7 @@ import msgspec
 
 from tracer.records import (
     Armed,
+    Cached,
     Call,
     Command,
     Conn,
@@ -143,6 +144,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     io: tuple[Io, ...] = ()
     libraries: tuple[Library, ...] = ()
     calls: tuple[Call, ...] = ()
+    cached: tuple[Cached, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
     previous_model: str | None = None

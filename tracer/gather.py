@@ -52,6 +52,7 @@ class Gatherer:
         inserts = world.events.inserts(keys, self._start_ns, self._end_ns)
         cut += max(0, len(inserts) - MAX_SPANS)
         calls = world.calls.calls(tgids, self._start_ns, self._end_ns)
+        cached = world.calls.cached(tgids, self._end_ns)
         cut += max(0, len(calls) - MAX_CALLS)
         hop = serving(talk)
         return Evidence(
@@ -74,6 +75,7 @@ class Gatherer:
             io=tuple(world.events.io(tgids, self._start_ns, self._end_ns)),
             libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
             calls=tuple(calls[:MAX_CALLS]),
+            cached=tuple(cached[-MAX_CALLS:]),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),
             previous_model=self._previous_model(),

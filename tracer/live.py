@@ -16,7 +16,7 @@ from tracer.host.discovery import Discovery, Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
-from tracer.kernel.wire import Raw, RawCall, RawLinked, RawPacket
+from tracer.kernel.wire import Raw, RawCached, RawCall, RawLinked, RawPacket
 from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
 
@@ -141,7 +141,7 @@ class Live:
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):
             return self._http.packet(_packet(raw))
-        if isinstance(raw, RawLinked | RawCall):
+        if isinstance(raw, RawLinked | RawCall | RawCached):
             return [] if self._libraries is None else self._libraries.raw(raw)
         # A port that only closes may still have replies under way; a dead owner has not.
         gone = self._discovery.ports_of(raw.tgid) if isinstance(raw, Exit) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer import eviction, scene, startup
+from tracer import device, eviction, scene, startup
 from tracer.derived import Facts, Phases
 from tracer.eviction import ENDING
 from tracer.evidence import Evidence, Life
@@ -153,4 +153,6 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
             found.append("evicted.pagecache")
         if _pagewise(spans, facts):
             found.append("load.readahead")
+    if phases.stages_ns.get("init.compile") and device.misses(s) and not device.hits(s):
+        found.append("cache.missing")
     return tuple(dict.fromkeys(f for f in found if f))

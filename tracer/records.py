@@ -16,7 +16,8 @@ import msgspec
 
 Op = Literal["read", "read_direct", "mmap", "madvise", "munmap", "fault_minor", "fault_major"]
 CallWhat = Literal[
-    "model", "context", "alloc", "pin", "upload", "copy", "graph", "module", "compile", "decode"
+    "model", "context", "alloc", "pin", "upload", "copy", "graph", "module", "compile", "submit",
+    "decode",
 ]  # fmt: skip
 TokenWhat = Literal["text", "reasoning", "tool", "data"]
 EndWhy = Literal["complete", "client_gone", "server_gone", "gap"]
@@ -242,6 +243,20 @@ class Call(Record, frozen=True, kw_only=True, tag="call"):
     last_ns: int | None = None
 
 
+class Cached(Record, frozen=True, kw_only=True, tag="cached"):
+    """A process was about to open a file of a compile cache.
+
+    `stem`: hash of the path without endings; `write`: to make it. A look-up that a write of the
+    same stem follows found nothing, and what lies between was compilation.
+    """
+
+    tgid: int
+    tid: int
+    folder: str
+    stem: int
+    write: bool = False
+
+
 # --- sockets -----------------------------------------------------------------
 
 
@@ -442,6 +457,7 @@ AnyRecord = (
     | Io
     | Library
     | Call
+    | Cached
     | Listen
     | Unlisten
     | Connect

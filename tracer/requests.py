@@ -13,6 +13,7 @@ from tracer.gather import Gatherer
 from tracer.records import (
     AnyRecord,
     Armed,
+    Cached,
     Call,
     Connect,
     Exec,
@@ -86,6 +87,7 @@ class Fold:
                 | Io()
                 | Library()
                 | Call()
+                | Cached()
             ):
                 world.happened(record)
             case HttpRequest():

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tracer import eviction, scene, startup, unseen, waiting, weights
+from tracer import device, eviction, scene, startup, unseen, waiting, weights
 from tracer.derived import Interval, Timeline
 from tracer.evidence import Evidence
 from tracer.scene import Range, Scene, length, subtract, union
@@ -79,6 +79,10 @@ def _work(s: Scene, starts: list[Start], at: Prompt, waits: list[Wait]) -> Itera
     disk = weights.Disk(s.e.inserts)
     for start in starts:
         yield from startup.claims(s, start, disk)
+        yield from device.start_claims(s, start)
+    yield from device.transfer_claims(s)
+    yield from device.compile_claims(s)
+    yield from device.graph_claims(s)
     if starts:
         last = starts[-1]
         yield from startup.decoy_claims(s, last.begin_ns if last.load_ns is None else last.load_ns)

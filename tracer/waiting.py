@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 
+from tracer import device
 from tracer.derived import Interval
 from tracer.eviction import Eviction
 from tracer.evidence import Life, Other
@@ -42,7 +43,7 @@ def _ids(others: list[Other] | tuple[Other, ...]) -> tuple[int, ...]:
 
 def engine_seen(scene: Scene) -> bool:
     """Whether the engine's work shows: in a hop, or in a server that holds the model itself."""
-    if scene.e.hop is not None:
+    if scene.e.hop is not None or device.decodes(scene):
         return True
     if not scene.front_serves:
         return False
@@ -125,15 +126,33 @@ def prompt(scene: Scene, starts: list[Start]) -> Prompt:
     if head is not None and scene.start_ns <= head <= scene.end_ns:
         ahead = _ahead(scene, head, known=True)
         free = _free_ns(ahead, head)
+        decoded = _decoded(scene, free, None)
+        if decoded is not None and decoded[1]:
+            return Prompt(decoded[0], False, free, tuple(ahead))
         begin = _begun_ns(scene, head, free)
         return Prompt(begin, begin != head, free, tuple(ahead))
     latest = _latest_start_ns(scene)
     ahead = _ahead(scene, latest, known=False)
     free = _free_ns(ahead, latest)
     ready = max((s.ready_ns for s in starts), default=None)
+    decoded = _decoded(scene, free, ready)
+    if decoded is not None:
+        return Prompt(decoded[0], not decoded[1], free, tuple(ahead))
     reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
     begin = max(t for t in (reached, free, ready) if t is not None)
     return Prompt(min(begin, scene.end_ns), True, free, tuple(ahead))
+
+
+def _decoded(scene: Scene, free_ns: int | None, ready_ns: int | None) -> tuple[int, bool] | None:
+    """When the first of the prompt's tokens was worked on; whether their number proves it."""
+    reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
+    since = reached if free_ns is None else max(reached, free_ns - HANDOVER_NS)
+    says = next((x.says for x in (scene.e.hop, scene.e.request) if x and x.says), None)
+    tokens = says.prompt_n if says is not None else None
+    if tokens is None and ready_ns is not None:
+        since = max(since, ready_ns)
+    alone = all(o.end_ns is not None and o.end_ns <= since for o in _beside(scene))
+    return device.first_decode(scene, since, tokens, alone)
 
 
 def busy(scene: Scene, at: Prompt) -> Iterator[Wait]:

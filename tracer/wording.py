@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import codes, reasons, scene
+from tracer import codes, device, reasons, scene
 from tracer.case import Case
 from tracer.derived import Facts
 from tracer.facts import own_files
@@ -36,6 +36,7 @@ def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
     took, whole = case.phase_ns(phase), t.end_ns - t.start_ns
     body = {
         "queue": _queue, "evict": _evict, "spawn": _spawn, "load": _load, "prefill": _prefill,
+        "transfer": _transfer, "init": _init,
     }.get(phase, _plain)  # fmt: skip
     text = f"{seconds(took)} of {seconds(whole)} ({_share(took, whole)}) went to {phase}: "
     text += body(case, cause)
@@ -140,6 +141,28 @@ def _prefill(case: Case, cause: str) -> str:
 
 def _idle(case: Case) -> bool:
     return not any(case.phase_ns(p) for p in ("evict", "spawn", "load", "transfer", "init"))
+
+
+def _transfer(case: Case, cause: str) -> str:
+    size, took = device.uploaded(scene.of(case.evidence))
+    if not size or not took:
+        return codes.meaning(cause, "stage")
+    rate = size / 1e6 / (took / 1e9)
+    hidden = took - case.phase_ns("transfer")
+    text = f"{megabytes(size)} went to the device in {seconds(took)} ({rate:.0f} MB/s)"
+    return text + (f", {seconds(hidden)} of it hidden behind load" if hidden > took // 10 else "")
+
+
+def _init(case: Case, cause: str) -> str:
+    if cause != "init.compile":
+        return codes.meaning(cause, "stage")
+    s = scene.of(case.evidence)
+    missed = [c for c, end in device.misses(s) if end > s.start_ns and c.ts_ns < s.end_ns]
+    text = f"compiling kernels or shaders took {seconds(case.stage_ns(cause))}"
+    if not missed:
+        return text
+    text += f", {len(missed)} of them not in the cache {missed[0].folder}"
+    return text if device.hits(s) else text + ", in which nothing that was looked up was there"
 
 
 def _plain(case: Case, cause: str) -> str:

@@ -12,6 +12,7 @@ from tracer.linking import Linker, serving
 from tracer.processes import Ports, Proc, Processes
 from tracer.records import (
     Armed,
+    Cached,
     Call,
     Exec,
     Exit,
@@ -57,10 +58,10 @@ class World:
         self.procs.feed(record)
 
     def happened(
-        self, record: File | Open | Span | Insert | Resident | Memory | Io | Library | Call
+        self, record: File | Open | Span | Insert | Resident | Memory | Io | Library | Call | Cached
     ) -> None:
         """What a process did, or had, of files and libraries."""
-        if isinstance(record, Library | Call):
+        if isinstance(record, Library | Call | Cached):
             self.calls.feed(record)
         else:
             self.events.feed(record)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.workloads.library_calls import Caller
 from tests.workloads.waiting import wait_for
 from tracer.kernel.loader import Kernel
-from tracer.kernel.wire import RawCall, RawLinked
+from tracer.kernel.wire import RawCached, RawCall, RawLinked
 from tracer.libs.calls import Catalogue
 from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Call, Exec, Exit, Fork, Library, Process
@@ -36,7 +36,7 @@ class Scene:
     def take(self) -> None:
         """What there is now."""
         for raw in self.kernel.drain():
-            if isinstance(raw, RawCall | RawLinked):
+            if isinstance(raw, RawCall | RawLinked | RawCached):
                 self.records += self.watch.raw(raw)
             elif isinstance(raw, Fork | Exec | Exit):
                 self.records += [raw, *self.watch.note([raw])]

@@ -28,7 +28,7 @@ from tracer.records import Span
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
 #: Programs on functions of libraries, which older kernels do not get.
-LIBS = {"ttft_call", "ttft_linked", "ttft_call_end"}
+LIBS = {"ttft_call", "ttft_linked", "ttft_call_end", "ttft_open", "ttft_openat"}
 ROOT = Path(__file__).parents[2]
 
 

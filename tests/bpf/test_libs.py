@@ -21,7 +21,7 @@ from tracer.kernel.loader import Kernel
 from tracer.kernel.objectfile import object_path
 from tracer.libs import mappings
 from tracer.libs.calls import Catalogue, Function, shipped
-from tracer.records import Exit
+from tracer.records import Cached, Exit
 
 pytestmark = pytest.mark.kernel
 
@@ -239,7 +239,7 @@ def test_detached_after_the_last_user(
                 stage.adopt(one)
                 one.tell(f"open {stand_ins['cuda']}")
                 stage.probed(one, "cuda")
-            assert links_of(os.getpid()) == before + 3  # the library's, and a loader's for each
+            assert links_of(os.getpid()) == before + 7  # the library's, and three of each process
             first.end()
             wait_for(lambda: _ended(stage, first.pid), 10, "the end")
             assert stage.watch.settle(10)
@@ -406,3 +406,27 @@ def test_cost_of_a_call(
             print(f"\na call: {free:.0f} ns, watched {watched:.0f}, of a stranger {other:.0f}")
         assert stage.total("llama_decode")[0] == 20000
     assert watched < 50_000
+
+
+def test_opens_in_compile_caches(
+    stage: Scene, caller_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up that finds nothing and the write after it have one stem; a hit has its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = tmp_path / "mesa_shader_cache"
+    cache.mkdir()
+    (cache / "there").write_text("x")
+    (tmp_path / "elsewhere").write_text("x")
+    with Caller(caller_binary) as caller:
+        stage.adopt(caller)
+        wait_for(lambda: not stage.watch.awaits, 10, "the last look by itself")
+        for line in (
+            f"look {cache / '12ab'}", f"make {cache / '12ab.tmp'}", f"look {cache / 'there'}",
+            f"look {tmp_path / 'elsewhere'}",
+        ):  # fmt: skip
+            caller.tell(line)
+        stage.take()
+        seen = [r for r in stage.records if isinstance(r, Cached)]
+    assert [(r.folder, r.write) for r in seen] == [(str(cache), w) for w in (False, True, False)]
+    assert seen[0].stem == seen[1].stem != seen[2].stem
+    assert {r.tgid for r in seen} == {caller.pid}

@@ -193,6 +193,8 @@ def test_symbols_as_offsets(made: Callable[[bytes], Path], sections: bool) -> No
     [
         ("f30f1efa4157", 4),  # endbr64; push %r15
         ("f30f1efa55", 4),  # endbr64; push %rbp
+        ("f30f1efa4885ff741f", 7),  # endbr64; test %rdi,%rdi; je
+        ("f30f1efa4885f6741f", 0),
         ("f30f1efa4883ec68", 0),  # endbr64; sub: stepped over anyhow
         ("55", 0),
         ("4157", 0),

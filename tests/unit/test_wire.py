@@ -15,6 +15,7 @@ from tracer.kernel.sweep import provisional
 from tracer.kernel.wire import (
     OPS,
     Raw,
+    RawCached,
     RawCall,
     RawExec,
     RawFile,
@@ -143,6 +144,10 @@ CASES: list[tuple[bytes, Raw]] = [
     ),
     (pack(layouts.LINKED, 14), RawLinked(ts_ns=7_000, tgid=11)),
     (
+        pack(layouts.CACHED, 16, 1 << 63, 3, 0o2000101),
+        RawCached(ts_ns=7_000, tgid=11, tid=12, stem=1 << 63, folder=3, write=True),
+    ),
+    (
         pack(layouts.CALL, 15, 9_000, 2_500, 500, 4096, 3, 17),
         RawCall(
             ts_ns=7_000, end_ns=9_000, tgid=11, tid=12, call=17, count=3, amount=4096,
@@ -173,7 +178,7 @@ def test_cut_anywhere(data: bytes, record: Raw) -> None:
     [
         (b"", "record of 0 bytes"),
         (pack(layouts.EXIT, 0, 0, 0), "unknown kind 0"),
-        (pack(layouts.EXIT, 16, 0, 0), "unknown kind 16"),
+        (pack(layouts.EXIT, 17, 0, 0), "unknown kind 17"),
         (pack(layouts.EXIT, 3, 0, 0) + b"\0", "ttft_exit of 33 bytes, not 32"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=17), "17 first bytes"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=0), "0 first bytes"),

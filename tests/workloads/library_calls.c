@@ -3,6 +3,7 @@
  *
  *   open PATH                  map a library at run time
  *   close                      unmap it again
+ *   look PATH, make PATH       open a file, which may not be there; make one
  *   poke OFFSET VALUE          64 bits into a block of memory
  *   call NAME COUNT ARG...     by dlsym, up to six arguments; mOFFSET points into the block
  *   decode NAME COUNT TOKENS   with a batch passed by value
@@ -12,12 +13,14 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef long (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
@@ -113,6 +116,12 @@ static void obey(char *line)
 	} else if (!strcmp(word, "close")) {
 		dlclose(opened);
 		opened = NULL;
+	} else if (!strcmp(word, "look") || !strcmp(word, "make")) {
+		int fd = open(strtok_r(NULL, " \n", &rest),
+			      *word == 'm' ? O_CREAT | O_WRONLY : O_RDONLY, 0600);
+
+		if (fd >= 0)
+			close(fd);
 	} else if (!strcmp(word, "poke")) {
 		long at = number(&rest);
 

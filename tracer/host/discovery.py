@@ -14,7 +14,16 @@ import msgspec
 import psutil
 
 from tracer.host import files, proc, sockets
-from tracer.kernel.wire import Raw, RawCall, RawExec, RawFile, RawLinked, RawMagic, RawPacket
+from tracer.kernel.wire import (
+    Raw,
+    RawCached,
+    RawCall,
+    RawExec,
+    RawFile,
+    RawLinked,
+    RawMagic,
+    RawPacket,
+)
 from tracer.records import (
     AnyRecord,
     Command,
@@ -269,7 +278,9 @@ class Discovery:
         handler = self._handlers.get(type(raw))
         if handler is not None:
             return handler(raw)
-        if isinstance(raw, RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall):
+        if isinstance(
+            raw, RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall | RawCached
+        ):
             return []
         return [raw]
 

@@ -57,6 +57,7 @@ TAKE = Layout("ttft_take", _H + _CONN + "reserved:I")
 PACKET = Layout("ttft_packet", _H + _CONN + "seq:I ack:I payload_len:I captured:I tcp_flags:I")
 LINKED = Layout("ttft_linked", _H)
 CALL = Layout("ttft_call", _H + "end_ns:Q follow_ns:Q last_ns:Q amount:Q count:I call:I")
+CACHED = Layout("ttft_cached", _H + "stem:Q folder:I open_flags:I")
 
 FILE_KEY = Layout("ttft_file_key", "ino:Q dev:I reserved:I")
 FILE_STATE = Layout(
@@ -78,6 +79,7 @@ CALL_SPEC = Layout(
     "ttft_call_spec",
     "gap_ns:Q measure:I arg:I other:I offset:I stride:I when_arg:I when_value:I reserved:I",
 )
+FOLDER_KEY = Layout("ttft_folder_key", "bits:I path:128s")
 RUN_KEY = Layout("ttft_run_key", "tid:I call:I")
 RUN_STATE = Layout(
     "ttft_run_state",
@@ -91,20 +93,20 @@ OPTIONS = Layout(
 
 RECORDS = (
     HEADER, FORK, EXEC, EXIT, SIGNAL, FILE, OPEN, MAGIC, SPAN, INSERT, CONN, LISTEN, CONNECT,
-    TAKE, PACKET, LINKED, CALL,
+    TAKE, PACKET, LINKED, CALL, CACHED,
 )  # fmt: skip
 MAPS = (
     FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, CALL_SPEC,
-    RUN_KEY, RUN_STATE, OPTIONS,
+    RUN_KEY, RUN_STATE, FOLDER_KEY, OPTIONS,
 )  # fmt: skip
 
 KINDS = {
     1: "fork", 2: "exec", 3: "exit", 4: "signal", 5: "file", 6: "open", 7: "magic", 8: "span",
     9: "insert", 10: "listen", 11: "connect", 12: "take", 13: "packet",
-    14: "linked", 15: "call",
+    14: "linked", 15: "call", 16: "cached",
 }  # fmt: skip
 #: Suffix of the kind of a loss: no room in the ring, a full map, a look-up that failed.
 LOSSES = ("", ".table", ".lookup")
-KIND_SLOTS = 16
+KIND_SLOTS = 32
 #: How the amount of a call is read from its arguments.
 MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")

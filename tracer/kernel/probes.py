@@ -107,6 +107,8 @@ PROBES = (
         "libs", "ttft_call", "uprobe", False, "uploads, compilation and decoding in libraries",
         needs=("BPF_FUNC_get_attach_cookie",),
     ),
+    Probe("libs", "ttft_open", "uprobe", False, "hits and misses of compile caches"),
+    Probe("libs", "ttft_openat", "uprobe", False, "hits and misses of compile caches"),
     Probe("libs", "ttft_linked", "uprobe", False, "libraries of running servers at once"),
     Probe("libs", "ttft_call_end", "tp_btf/sched_process_exit", False, "ends of compilations"),
 )  # fmt: skip

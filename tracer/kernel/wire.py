@@ -35,6 +35,7 @@ SPAN_POPULATE = 1
 PACKET_EGRESS = 1
 LISTEN_CLOSED = 1
 _MADVISE = 4
+O_CREAT = 0o100  # the same on both architectures
 
 
 class RawExec(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,17 @@ class RawCall(msgspec.Struct, frozen=True, kw_only=True):
     last_ns: int
 
 
+class RawCached(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a compile cache was about to be opened. `folder`: number of the folder."""
+
+    ts_ns: int
+    tgid: int
+    tid: int
+    stem: int
+    folder: int
+    write: bool
+
+
 class RawPacket(msgspec.Struct, frozen=True, kw_only=True):
     """A TCP segment of a watched port. `payload` may be shorter than `payload_len` bytes."""
 
@@ -121,6 +133,7 @@ Raw = (
     | RawMagic
     | RawLinked
     | RawCall
+    | RawCached
     | RawPacket
 )
 
@@ -250,6 +263,13 @@ def _call(data: bytes) -> RawCall:
     )  # fmt: skip
 
 
+def _cached(data: bytes) -> RawCached:
+    ts, tgid, tid, _, _, _, stem, folder, flags = layouts.CACHED.packer.unpack(data)
+    return RawCached(
+        ts_ns=ts, tgid=tgid, tid=tid, stem=stem, folder=folder, write=bool(flags & O_CREAT)
+    )
+
+
 _PACKET_TAIL = layouts.HEADER.size + layouts.CONN.size
 
 
@@ -282,6 +302,7 @@ _DECODERS: dict[int, tuple[Layout, Callable[[bytes], Raw]]] = {
     13: (layouts.PACKET, _packet),
     14: (layouts.LINKED, _linked),
     15: (layouts.CALL, _call),
+    16: (layouts.CACHED, _cached),
 }
 _PACKET = 13
 

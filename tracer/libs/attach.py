@@ -1,8 +1,7 @@
 """Which files are probed, for whom. A thread of its own: attaching waits for the kernel.
 
 A file is probed while a watched process maps it, and for a while after: the next runner of the
-same program is then seen from its first call. The dynamic loader is probed for each process
-alone: every program that starts would pay for it.
+same program is then seen from its first call.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from tracer.libs.calls import Catalogue, Library
 from tracer.libs.elf import Elf, ElfError
 from tracer.libs.links import Link, Points, reason
 from tracer.libs.mappings import Inode, Mapped
+from tracer.libs.own import OwnProbes
 from tracer.records import Library as Seen
 
-#: Files of the dynamic loader, and the function it calls for debuggers after it has mapped.
-LOADER = Library("loader", ("ld-linux*.so*", "ld-musl-*.so*", "ld-2.*.so"), {"_dl_debug_state": 0})
 #: How long a file without users stays probed, ns.
 LINGER_NS = 60_000_000_000
 #: After a program was started its mappings are looked at again, s: not all loaders tell.
@@ -52,10 +50,9 @@ class _File:
 
 @dataclass(frozen=True)
 class Programs:
-    """Descriptors of the loaded programs. `many`: one link may hold many functions."""
+    """The loaded program's descriptor. `many`: one link may hold many functions."""
 
     call: int
-    linked: int
     many: bool = True
 
 
@@ -63,14 +60,14 @@ class Attacher:
     """`look` at processes, `collect` what was found. All but the thread's own is thread-safe."""
 
     def __init__(
-        self, programs: Programs, catalogue: Catalogue, say: Callable[[str], None],
-        linger_ns: int = LINGER_NS,
+        self, programs: Programs, own: OwnProbes | None, catalogue: Catalogue,
+        say: Callable[[str], None], linger_ns: int = LINGER_NS,
     ) -> None:  # fmt: skip
         self._programs = programs
         self._say = say
         self._linger_ns = linger_ns
         self._files: dict[Inode, _File] = {}
-        self._loaders: dict[int, Link] = {}
+        self._own = own
         self._named: set[tuple[str, str]] = set()
         self._looked: dict[int, tuple[float, float]] = {}
         self._due: list[tuple[float, int]] = []
@@ -118,10 +115,9 @@ class Attacher:
         self._jobs.put(None)
         self._thread.join()
         self._pool.shutdown()
-        for links in (*(f.links for f in self._files.values()), list(self._loaders.values())):
-            _close(links)
+        links = [link for file in self._files.values() for link in file.links]
+        _close(links + (self._own.all() if self._own is not None else []))
         self._files.clear()
-        self._loaders.clear()
 
     # --- the thread's own ---------------------------------------------------------------
 
@@ -168,7 +164,8 @@ class Attacher:
             self._forget(tgid)
             return
         self._use(tgid, mapped)
-        self._probe_loader(tgid, mapped)
+        if self._own is not None:
+            self._own.add(tgid, mapped)
         now = time.monotonic()
         self._looked[tgid] = (now, now - began)
 
@@ -205,8 +202,8 @@ class Attacher:
         self._looked.pop(tgid, None)
         self._due = [entry for entry in self._due if entry[1] != tgid]
         heapq.heapify(self._due)
-        if tgid in self._loaders:
-            self._pool.submit(self._loaders.pop(tgid).close)
+        if self._own is not None:
+            self._pool.submit(_close, self._own.remove(tgid))
         for file in self._files.values():
             if tgid in file.users:
                 self._drop(file, tgid)
@@ -260,23 +257,6 @@ class Attacher:
                 return 0
         half = len(points) // 2
         return sum(self._attach(file, link, p) for p in (points[:half], points[half:]))
-
-    def _probe_loader(self, tgid: int, mapped: Iterable[Mapped]) -> None:
-        """Hear of libraries that the process opens from now on. No loss where it cannot be: its
-        mappings are looked at when it starts."""
-        if tgid in self._loaders or not self._programs.many:
-            return
-        for one in (m for m in mapped if LOADER.holds(m.name)):
-            with suppress(OSError, ElfError):
-                fd, place = mappings.open_mapped(one)
-                try:
-                    at = Elf(fd).functions(LOADER.symbols)
-                finally:
-                    os.close(fd)
-                points = [(offset, 0) for offset in at.values()]
-                if points:
-                    self._loaders[tgid] = Link(self._programs.linked, place, points, pid=tgid)
-                return
 
     def _trouble(self, path: str, text: str) -> None:
         """Say it, once."""

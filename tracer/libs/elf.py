@@ -21,6 +21,7 @@ _STT_FUNC = 2
 _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH, _DT_HASH = 5, 6, 10, 0x6FFFFEF5, 4
 _X86_64, _AARCH64 = 62, 183
 _MACHINES = (_X86_64, _AARCH64)
+_TEST_RDI = b"\x48\x85\xff"
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 #: Larger tables are taken for damaged.
 _TABLE_MAX = 64 << 20
@@ -106,15 +107,18 @@ class Elf:
         """The first instruction that the kernel emulates, where that is sure.
 
         Others it has the processor step over, which in a virtual machine takes 18 us and not
-        0.6: a landing mark is passed over for the push of a register behind it.
+        0.6: a landing mark is passed over for the push or jump behind it.
         """
         if self._machine != _X86_64:
             return offset
-        code = self._read(offset, 6)
+        code = self._read(offset, 9)
         if code[:4] != _ENDBR64:
             return offset
         push = code[5] if code[4] == 0x41 else code[4]
-        return offset + 4 if 0x50 <= push <= 0x57 else offset
+        if 0x50 <= push <= 0x57:
+            return offset + 4
+        # The first argument is held against NULL, and a short jump follows.
+        return offset + 7 if code[4:7] == _TEST_RDI and code[7] & 0xF0 == 0x70 else offset
 
     def _symbol_tables(self) -> Iterator[tuple[bytes, bytes]]:
         """(symbols, strings) of each table: exported ones first."""

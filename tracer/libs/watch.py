@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable
 
 from tracer.kernel import libbpf
 from tracer.kernel.loader import Kernel
-from tracer.kernel.wire import RawCall, RawLinked
+from tracer.kernel.wire import RawCached, RawCall, RawLinked
 from tracer.libs.attach import LINGER_NS, Attacher, Programs
+from tracer.libs.caches import Folders
 from tracer.libs.calls import Catalogue
+from tracer.libs.own import OwnProbes
 from tracer.libs.runs import Runs
-from tracer.records import AnyRecord, Call, Exec, Exit, Fork, Process
+from tracer.records import AnyRecord, Cached, Call, Exec, Exit, Fork, Process
 
-_PROGRAMS = ("ttft_call", "ttft_linked")
+_PROGRAMS = ("ttft_call", "ttft_linked", "ttft_open", "ttft_openat")
 _SWEEP_EVERY_NS = 5_000_000_000
 
 
@@ -32,17 +34,27 @@ class LibraryWatch:
         specs = kernel.table("call_specs")
         for number, row in enumerate(catalogue.rows):
             specs.put(struct.pack("<I", number), row.spec())
-        call, linked = (libbpf.program_fd(programs[n].handle) for n in _PROGRAMS)
+        call, linked, opened, opened_at = (libbpf.program_fd(programs[n].handle) for n in _PROGRAMS)
+        self._folders = Folders(kernel.table("cache_folders"))
+        own = OwnProbes(linked, opened, opened_at, self._folders) if many else None
         self._runs = Runs(kernel.table("call_runs"), catalogue.rows)
-        self._attacher = Attacher(Programs(call, linked, many), catalogue, say, linger_ns)
+        self._attacher = Attacher(Programs(call, many), own, catalogue, say, linger_ns)
 
-    def raw(self, raw: RawLinked | RawCall) -> list[AnyRecord]:
+    def raw(self, raw: RawLinked | RawCall | RawCached) -> list[AnyRecord]:
         """The records of an event of the kernel."""
         if self._attacher is None:
             return []
         if isinstance(raw, RawCall):
             call = self._runs.record(raw)
             return [] if call is None else [call]
+        if isinstance(raw, RawCached):
+            folder = self._folders.name(raw.folder)
+            return [
+                Cached(
+                    ts_ns=raw.ts_ns, tgid=raw.tgid, tid=raw.tid, folder=folder, stem=raw.stem,
+                    write=raw.write,
+                )
+            ]  # fmt: skip
         self._attacher.look(raw.tgid)
         return []
 
