@@ -6,9 +6,11 @@ collected is dropped from the records; both are explained. Then how long turning
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import statistics
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +23,11 @@ from bench.thinned import what_arming_keeps
 from tests.workloads import llama, pagecache
 from tests.workloads.ttftd import Ttftd
 from tests.workloads.waiting import wait_for
-from tracer.arming import GROUP, WORDS, Policy
+from tracer.arming import GROUP, Policy
 from tracer.derived import Derived
 from tracer.pipeline import Pipeline
 from tracer.recording import Recording
-from tracer.records import AnyRecord, Armed, Exec, File, Fork, HttpRequest, Open
+from tracer.records import AnyRecord, Armed, Exec, File, HttpRequest, Open
 
 SEED = 7
 #: Longer than the probes stay on when all is quiet, and than the sleeper stays awake.
@@ -222,58 +224,74 @@ def is_on(daemon: Ttftd) -> bool:
 
 
 def _latencies(plan: Plan, rounds: int) -> Iterator[Row]:
-    """From what turns the probes on until they are, and from then to the first weights opened."""
+    """From what turns the probes on until they are, and what time there is for it."""
     say(f"probes turned on, {rounds} rounds")
     path = plan.out / "armed.ndjson"
+    spawned: list[int] = []
     with (
         scene(plan) as made,
         watching(plan, made.asker.server.port) as daemon,
         daemon.recording(path),
     ):
         daemon.wait_server(made.sleeper.server.port)
-
-        def quiet() -> None:
-            wait_for(lambda: not is_on(daemon), WAIT_S, "the probes to go off", 0.2)
-
         for _ in range(rounds):
-            quiet()
-            made.warm()  # after a pause: known for harmless from now on
-            quiet()
-            made.switch()  # so here nothing but the start of the runner turns them on
-            quiet()
-            made.asleep()
+            for step in (Scene.warm, Scene.switch, Scene.asleep, None):
+                wait_for(lambda: not is_on(daemon), WAIT_S, "the probes to go off", 0.2)
+                if step is None:
+                    spawned.append(time.monotonic_ns())
+                    _spawn()
+                else:
+                    step(made)
         time.sleep(1)
-    yield from _timed(list(Recording(path)))
+    yield from _timed(list(Recording(path)), spawned)
 
 
-def _timed(records: list[AnyRecord]) -> Iterator[Row]:
+def _spawn() -> None:
+    """A program with a server's name starts, and is gone at once."""
+    binary = llama.server_binary()
+    env = os.environ | {"LD_LIBRARY_PATH": str(binary.parent)}
+    subprocess.run([binary, "--version"], env=env, capture_output=True, check=False)
+
+
+def _timed(records: list[AnyRecord], spawned: list[int]) -> Iterator[Row]:
     turned = [r for r in records if isinstance(r, Armed)]
-    causes = {
-        "process": [r.ts_ns for r in records if isinstance(r, Fork | Exec)],
-        "arrival": [r.ts_ns for r in records if isinstance(r, HttpRequest) and r.method == "POST"],
+    asked = [r.ts_ns for r in records if isinstance(r, HttpRequest) and r.method == "POST"]
+    ons = {
+        why: [r.ts_ns for r in turned if r.on and r.why == why] for why in ("process", "arrival")
     }
+    waits = [min((t for t in ons["process"] if t >= at), default=at) - at for at in spawned]
+    yield _spread("arming: on after the spawn of a server", [w for w in waits if 0 < w < 1000 * MS])
+    waits = [t - max(a for a in asked if a <= t) for t in ons["arrival"]]
+    yield _spread("arming: on after a request's first byte", waits)
     opens = _weight_opens(records)
-    for why, times in causes.items():
-        on = [r for r in turned if r.on and r.why == why]
-        waits = [r.ts_ns - max(t for t in times if t <= r.ts_ns) for r in on]
-        yield _spread(f"arming: on after {WORDS[why]}", waits)  # type: ignore[index]
-        margins = [m for r in on if (m := _margin(r, turned, opens)) is not None]
-        yield _spread("arming: from then to the first weights opened", margins, least=True)
+    execs = {r.tgid: r.ts_ns for r in records if isinstance(r, Exec)}
+    rooms = [min(opens[tgid]) - at for tgid, at in execs.items() if tgid in opens]
+    yield _spread("arming: a runner's exec to the first weights opened", rooms, least=True)
+    rooms = [
+        next(t for t in times if t > at) - at
+        for tgid, times in opens.items()
+        if tgid not in execs
+        for at in _wakes(times, asked)
+    ]
+    yield _spread("arming: a sleeper's request to the first weights opened", rooms, least=True)
     took = {on: [r.took_ns for r in turned if r.on is on and r.took_ns] for on in (True, False)}
     yield _spread("arming: attach", took[True])
     yield _spread("arming: detach", took[False])
 
 
-def _weight_opens(records: list[AnyRecord]) -> list[int]:
+def _weight_opens(records: list[AnyRecord]) -> dict[int, list[int]]:
+    """When each process opened weights."""
     weights = {(r.dev, r.ino) for r in records if isinstance(r, File) and r.fmt}
-    found = (r for r in records if isinstance(r, Open) and (r.dev, r.ino) in weights)
-    return sorted(r.ts_ns for r in found)
+    found: dict[int, list[int]] = {}
+    for r in records:
+        if isinstance(r, Open) and (r.dev, r.ino) in weights:
+            found.setdefault(r.tgid, []).append(r.ts_ns)
+    return {tgid: sorted(times) for tgid, times in found.items()}
 
 
-def _margin(armed: Armed, turned: list[Armed], opens: list[int]) -> int | None:
-    """Until weights are opened, if they are before the probes go off again."""
-    off = min((r.ts_ns for r in turned if not r.on and r.ts_ns > armed.ts_ns), default=1 << 63)
-    return next((t - armed.ts_ns for t in opens if armed.ts_ns <= t < off), None)
+def _wakes(opens: list[int], asked: list[int]) -> set[int]:
+    """The requests that opens follow: the last before each."""
+    return {max(a for a in asked if a < t) for t in opens if asked and min(asked) < t}
 
 
 def _spread(what: str, values: list[int], *, least: bool = False) -> Row:

@@ -69,7 +69,7 @@ def test_on_while_a_model_may_be_loading(
         wait_off(daemon)
 
         [runner] = server.runners()
-        pagecache.page_out(runner, weights / "alpha.gguf")
+        pagecache.page_out(runner, weights / "alpha.gguf", QUIET_S)
         throttle.limit(PAGES_BYTES_PER_S)
         evicted = chat(ask, server, "alpha")
         throttle.limit(None)
