@@ -15,7 +15,8 @@ from tracer.api_socket import claim
 from tracer.config import Config
 from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.own import one_arena
-from tracer.kernel.features import missing_capabilities
+from tracer.kernel import namespaces
+from tracer.kernel.features import HOST_ADVICE, missing_capabilities
 from tracer.kernel.loader import Kernel
 from tracer.kernel.modtypes import without_module_types
 from tracer.kernel.probes import PROBES
@@ -65,6 +66,16 @@ def run(
 
 
 def _check_rights() -> None:
+    if namespaces.foreign("user"):
+        raise KernelError(
+            "ttftd is in an unprivileged container (a user namespace), where the kernel takes "
+            "no BPF programs", HOST_ADVICE,
+        )  # fmt: skip
+    if namespaces.foreign("pid"):
+        raise KernelError(
+            "ttftd is in a container with process ids of its own (a pid namespace), so it cannot "
+            "tell whose events the kernel reports", f"{HOST_ADVICE}; docker has --pid=host",
+        )  # fmt: skip
     lacking = missing_capabilities()
     if lacking and os.geteuid() != 0:
         raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")

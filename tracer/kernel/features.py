@@ -13,18 +13,22 @@ from itertools import chain
 from pathlib import Path
 
 from tracer.errors import KernelError
-from tracer.kernel import cgroup, libbpf, perf
+from tracer.kernel import cgroup, libbpf, namespaces, perf
 from tracer.kernel.probes import PROBES, Probe, Selection
 from tracer.kernel.variants import MAPPED, in_plain, select
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 ARCHITECTURES = ("x86_64", "aarch64")
 BTF_ADVICE = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, or give its types by --btf FILE"
+SYSFS_ADVICE = "mount -t sysfs sysfs /sys"
 NEWER = "use a newer kernel"
 PARANOID_ADVICE = "sysctl kernel.perf_event_paranoid=2, or give ttftd CAP_SYS_ADMIN"
+LOCKDOWN_ADVICE = "boot without lockdown=confidentiality; lockdown=integrity takes nothing away"
+HOST_ADVICE = "run ttftd on the host itself: from there it sees the servers in containers, too"
 MEMLOCK_ADVICE = "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in a shell"
 #: All maps and programs take less than this.
 LOCKED_BYTES = 64 << 20
+NOT_IN_PLAIN = "not in the object for older kernels"
 LACKS = "this kernel lacks "
 _MAGICS = (b"\x9f\xeb", b"\x7fELF")
 FENTRY = ("fentry", "fexit")
@@ -41,6 +45,15 @@ _EXCHANGE = (
     struct.pack("<BBhi", 0xB7, 0, 0, 0)
     + struct.pack("<BBhi", 0x7B, 0x0A, -8, 0)
     + struct.pack("<BBhi", 0xDB, 0x0A, -8, 0xF1)
+    + _RETURN_0
+)
+#: r3 = 0; r2 = 8; r1 = r10 - 8; bpf_probe_read_kernel(r1, r2, r3); r0 = 0; exit
+_READ_KERNEL = (
+    struct.pack("<BBhi", 0xB7, 0x03, 0, 0)
+    + struct.pack("<BBhi", 0xB7, 0x02, 0, 8)
+    + struct.pack("<BBhi", 0xBF, 0xA1, 0, 0)
+    + struct.pack("<BBhi", 0x07, 0x01, 0, -8)
+    + struct.pack("<BBhi", 0x85, 0, 0, 113)
     + _RETURN_0
 )
 _MAP_RINGBUF = 27
@@ -95,7 +108,7 @@ class Features:
 
     def _plain_lacks(self, probe: Probe) -> str | None:
         if not in_plain(probe):
-            return "not in the object for older kernels"
+            return NOT_IN_PLAIN
         if probe.group in MAPPED and not self.mm_rb:
             return f"{LACKS}mm_rb, by which the object for older kernels finds mappings"
         return None
@@ -164,6 +177,16 @@ def perf_refusal() -> str | None:
     return None
 
 
+def may_read_kernel() -> bool:
+    """Whether programs may read kernel memory; all of ours do. Lockdown may forbid it.
+
+    Where not even an empty program is taken, that is not the reason.
+    """
+    if libbpf.try_program(_PROG_RAW_TRACEPOINT, _READ_KERNEL) == 0:
+        return True
+    return libbpf.try_program(_PROG_RAW_TRACEPOINT, _RETURN_0) != 0
+
+
 def _sysctl(name: str) -> str:
     try:
         return Path("/proc/sys", name).read_text().strip()
@@ -185,18 +208,23 @@ def _read_btf(btf: str | None) -> bytes:
         types = path.read_bytes()
     except OSError as error:
         message = f"no type information (BTF) in {path}: {error.strerror}"
-        raise KernelError(message, BTF_ADVICE) from None
+        raise KernelError(message, btf_advice(btf)) from None
     if not types.startswith(_MAGICS):
-        raise KernelError(f"{path} holds no type information (BTF)", BTF_ADVICE)
+        raise KernelError(f"{path} holds no type information (BTF)", btf_advice(btf))
     if not types.startswith(_MAGICS[0]):
         return types
     _, _, _, header, _, _, strings, length = struct.unpack_from("<HBBIIIII", types)
     return types[header + strings : header + strings + length]
 
 
+def btf_advice(given: str | None) -> str:
+    """What to do where there are no types. `given`: by --btf."""
+    return BTF_ADVICE if given or Path("/sys/kernel").exists() else SYSFS_ADVICE
+
+
 def missing_capabilities() -> list[str]:
-    """Those of the needed capabilities this process lacks."""
-    mask = capabilities()
+    """Those of the needed capabilities this process lacks; in a container's terms they are none."""
+    mask = 0 if namespaces.foreign("user") else capabilities()
     if mask >> CAP_SYS_ADMIN & 1:
         return []
     return [name for bit, name in sorted(_CAPABILITIES.items()) if not mask >> bit & 1]
@@ -208,12 +236,16 @@ def capabilities() -> int:
     return next(int(s.split()[1], 16) for s in status.splitlines() if s.startswith("CapEff:"))
 
 
-def _lockdown() -> str:
+def _lockdown(library: Fact) -> Fact:
     try:
         text = Path("/sys/kernel/security/lockdown").read_text()
+        value = text.partition("[")[2].partition("]")[0] or text.strip()
     except OSError:
-        return "unknown (securityfs is not mounted)"
-    return text.partition("[")[2].partition("]")[0] or text.strip()
+        value = "unknown (securityfs is not mounted)"
+    if not library.ok or missing_capabilities() or may_read_kernel():
+        return Fact("lockdown", value)
+    value += ": programs may not read kernel memory"
+    return Fact("lockdown", value, False, "everything", LOCKDOWN_ADVICE)
 
 
 def _fact(name: str, ok: bool, value: str, missing: str, advice: str) -> Fact:
@@ -224,8 +256,32 @@ def _fact(name: str, ok: bool, value: str, missing: str, advice: str) -> Fact:
 
 def _privilege() -> Fact:
     lacking = missing_capabilities()
-    value = f"uid {os.geteuid()}" + (f", without {', '.join(lacking)}" if lacking else "")
+    value = f"uid {os.geteuid()}"
+    if namespaces.foreign("user"):
+        value += " of an unprivileged container (a user namespace)"
+        return Fact("privilege", value, False, "everything", HOST_ADVICE)
+    value += f", without {', '.join(lacking)}" if lacking else ""
     return _fact("privilege", not lacking, value, "everything", "run ttftd as root")
+
+
+def _processes() -> list[Fact]:
+    """Told only where the host's are not seen."""
+    if not namespaces.foreign("pid"):
+        return []
+    value = "a container's own (a pid namespace), the host's are not seen"
+    return [Fact("processes", value, False, "everything", HOST_ADVICE)]
+
+
+def _cgroup() -> Fact:
+    place = cgroup.mounted()
+    if place is not None:
+        return Fact("cgroup v2", place, True)
+    if missing_capabilities() and not namespaces.foreign("cgroup"):
+        return Fact("cgroup v2", "not mounted; whether ttftd may is not known without root")
+    why = cgroup.refusal()
+    if why is None:
+        return Fact("cgroup v2", "not mounted; ttftd mounts it for itself alone", True)
+    return Fact("cgroup v2", why, False, "requests", cgroup.advice())
 
 
 def _library() -> Fact:
@@ -235,8 +291,8 @@ def _library() -> Fact:
         return Fact("libbpf", error.message, False, "everything", error.hint)
 
 
-def _host() -> list[Fact]:
-    machine, root = platform.machine(), cgroup.root()
+def _host(library: Fact) -> list[Fact]:
+    machine = platform.machine()
     return [
         Fact("kernel", platform.release()),
         _fact(
@@ -244,8 +300,9 @@ def _host() -> list[Fact]:
             "x86_64 and aarch64 are supported",
         ),
         _privilege(),
-        Fact("lockdown", _lockdown()),
-        _fact("cgroup v2", root is not None, root or "not mounted", "requests", cgroup.ADVICE),
+        *_processes(),
+        _lockdown(library),
+        _cgroup(),
     ]  # fmt: skip
 
 
@@ -258,7 +315,7 @@ def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]
     place = btf or str(BTF)
     there = Path(place).exists()
     value = place if there else f"no {place}"
-    known = [*_host(), library, _fact("BTF", there, value, "everything", BTF_ADVICE)]
+    known = [*_host(library), library, _fact("BTF", there, value, "everything", btf_advice(btf))]
     if not there or not library.ok:
         return known
     found = detect(btf=btf)
@@ -283,7 +340,7 @@ def facts(btf: str | None = None, loaded: Selection | None = None) -> list[Fact]
 def _probe(probe: Probe, lacking: str | None) -> list[Fact]:
     """Tracepoints, there or not; of all else what cannot be had."""
     kind, _, name = probe.section.partition("/")
-    if kind == "tp_btf":
+    if kind == "tp_btf" and lacking != NOT_IN_PLAIN:
         value = _yes(False) if (lacking or "").startswith(LACKS) else lacking or _yes(True)
         return [_fact(f"tracepoint {name}", not lacking, value, probe.without, NEWER)]
     if not lacking:

@@ -89,16 +89,26 @@ def load(request: Request, left_out: dict[str, str]) -> Loaded:
                 libbpf.listen()
                 listening = True
                 continue
-            limit = features.locked_memory()
-            if known.locks_maps and limit is not None and limit < features.LOCKED_BYTES:
-                raise KernelError(
-                    f"too little locked memory for the BPF maps: {limit >> 10} KiB are allowed, "
-                    f"{features.LOCKED_BYTES >> 10} are enough", features.MEMLOCK_ADVICE,
-                ) from error  # fmt: skip
+            _explain(error, known)
             culprit = libbpf.refused()
             if culprit is None or culprit[0] in left_out or _nothing_goes(culprit[0], error):
                 raise
             left_out[culprit[0]] = f"this kernel refuses it: {culprit[1]}"
+
+
+def _explain(error: KernelError, known: features.Features) -> None:
+    """Raises a better error where it is known why nothing can be loaded."""
+    limit = features.locked_memory()
+    if known.locks_maps and limit is not None and limit < features.LOCKED_BYTES:
+        raise KernelError(
+            f"too little locked memory for the BPF maps: {limit >> 10} KiB are allowed, "
+            f"{features.LOCKED_BYTES >> 10} are enough", features.MEMLOCK_ADVICE,
+        ) from error  # fmt: skip
+    if not features.may_read_kernel():
+        raise KernelError(
+            "this kernel is locked down: programs may not read its memory",
+            features.LOCKDOWN_ADVICE,
+        ) from error
 
 
 def _nothing_goes(program: str, error: KernelError) -> bool:

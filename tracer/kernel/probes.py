@@ -223,13 +223,7 @@ class Probes:
             self.missing[name] = error.message
 
     def _attach_cgroup(self, handle: int) -> int:
-        root = cgroup.root()
-        if root is None:
-            raise KernelError(
-                "no cgroup v2 hierarchy is mounted, so requests cannot be seen",
-                cgroup.ADVICE,
-            )
-        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = cgroup.open_root()
         try:
             return libbpf.attach_cgroup(handle, fd)
         finally:
