@@ -35,8 +35,9 @@ from tracer.host.place import place_of
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact
-from tracer.kernel.loader import GroupState, Kernel, RunStats
+from tracer.kernel.loader import GroupState, Kernel
 from tracer.kernel.probes import ON_DEMAND
+from tracer.kernel.runstats import RunStats
 from tracer.libs.calls import Catalogue, shipped
 from tracer.libs.watch import LibraryWatch
 from tracer.live import Live

@@ -106,6 +106,13 @@ def test_a_tracepoint_is_missing(types: Doctored, built: Path) -> None:
     assert fact.advice
 
 
+def test_part_of_a_group_is_missing(types: Doctored, built: Path) -> None:
+    with Kernel.open(btf=types("btf_trace_signal_generate"), off=("sockets",)) as kernel:
+        why = "this kernel lacks tp_btf/signal_generate"
+        assert lost_groups(kernel)["lifecycle"] == (why, "who stopped a process")
+        assert "lifecycle" in kernel.probes.attached
+
+
 def test_a_needed_tracepoint_is_missing(types: Doctored, built: Path) -> None:
     with pytest.raises(KernelError, match="lacks tp_btf/sched_process_fork, needed for child"):
         Kernel.open(btf=types("btf_trace_sched_process_fork"))

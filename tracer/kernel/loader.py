@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Self
 
 from tracer.errors import KernelError, RecordError
-from tracer.kernel import layouts, libbpf, maps, perf, wire
+from tracer.kernel import layouts, libbpf, maps, perf, runstats, wire
 from tracer.kernel.maps import Table
 from tracer.kernel.objectfile import Options, Request, load
 from tracer.kernel.probes import FOLLOWS, ON_DEMAND, Probes
 from tracer.kernel.ring import Rings
+from tracer.kernel.runstats import RunStats
 from tracer.kernel.sweep import Sweeper
 from tracer.kernel.variants import AUTO
 from tracer.kernel.wire import Raw, RawMagic
 from tracer.records import Exit, Insert, Op, Span
 
-_STATS_SIZE = 216
-_STATS_AT = 192
 #: How long totals of an ended process are kept, ns.
 _KEEP_TOTALS_NS = 60_000_000_000
 #: A quiet daemon hears of open spans this often, and tables lose what is dead, ns.
@@ -45,19 +44,6 @@ class Total:
     count: int
     bytes: int
     busy_ns: int
-
-
-@dataclass(frozen=True)
-class RunStats:
-    """How long a program ran. `missed`: runs that were left out because it was running.
-
-    None where the kernel does not count them: before 9ed9e9ba2337 (5.12).
-    """
-
-    program: str
-    run_ns: int
-    runs: int
-    missed: int | None
 
 
 @dataclass(frozen=True)
@@ -202,7 +188,9 @@ class Kernel:
             return GroupState(name, True, required, variant=variant)
         why = "off in the configuration" if name in self._off else "not needed now"
         because = "; ".join(dict.fromkeys(lacking.values())) or why
-        unseen = ", ".join(dict.fromkeys(row.without for row in rows))
+        partly = [row for row in rows if row.program in lacking]
+        missed = partly if name in self.probes.attached else rows
+        unseen = ", ".join(dict.fromkeys(row.without for row in missed))
         return GroupState(name, False, required, because, unseen, variant)
 
     # --- what to watch ----------------------------------------------------------------
@@ -387,20 +375,9 @@ class Kernel:
         if self._stats_fd is None:
             self._stats_fd = libbpf.enable_stats()
 
-    def _info_size(self) -> int:
-        """Bytes that this kernel tells of a program."""
-        some = next(iter(self.probes.programs.values()))
-        return libbpf.info_size(libbpf.program_fd(some.handle), _STATS_SIZE)
-
     def run_stats(self) -> list[RunStats]:
         """Run times, all zero unless statistics are enabled (here or by sysctl)."""
-        found = []
-        counted = self._info_size() >= _STATS_SIZE
-        for name, program in self.probes.programs.items():
-            info = libbpf.info(libbpf.program_fd(program.handle), _STATS_SIZE)
-            run_ns, runs, missed = struct.unpack_from("<QQQ", info, _STATS_AT)
-            found.append(RunStats(name, run_ns, runs, missed if counted else None))
-        return found
+        return runstats.of(self.probes.programs)
 
 
 def _time_of(data: bytes) -> int:
