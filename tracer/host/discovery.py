@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from tracer.host import files, proc, sockets
+from tracer.host.naming import Names
 from tracer.kernel.wire import (
     Raw,
     RawCached,
@@ -100,6 +101,7 @@ class Discovery:
         self._tree: dict[int, Member] = {}
         self._files: dict[tuple[int, int], File] = {}
         self._ports: dict[tuple[int, int], int] = {}
+        self._naming = Names()
         self._orphans: dict[tuple[int, int], Member] = {}
         self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
             RawExec: self._exec,
@@ -256,7 +258,8 @@ class Discovery:
         for owner in {owners[i] for i in space.unix if i in owners}:
             member = self._tree.get(owner)
             if member and member.front == owner and not self.ports_of(owner):
-                records.append(_server(member, now_ns, space.netns, 0, unix=True))
+                name = _name(member, 0)
+                records.append(_server(member, now_ns, space.netns, 0, name, unix=True))
         return records
 
     def _connections(
@@ -369,7 +372,10 @@ class Discovery:
         self._orphans.pop((listen.netns, listen.port), None)
         records.append(listen)
         if member.front == listen.tgid and member.port in (None, listen.port):
-            records.append(_server(member, listen.ts_ns, listen.netns, listen.port))
+            place = (listen.netns, listen.port)
+            base = _name(member, listen.port)
+            name = self._naming.give(base, listen.tgid, place, self._ports)
+            records.append(_server(member, listen.ts_ns, *place, name))
         return records
 
     def _listening_stranger(self, listen: Listen) -> list[AnyRecord]:
@@ -421,10 +427,17 @@ def _has_ancestor(tgid: int, parents: dict[int, int], among: Iterable[int]) -> b
     return False
 
 
-def _server(member: Member, ts_ns: int, netns: int, port: int, *, unix: bool = False) -> Server:
+def _name(member: Member, port: int) -> str:
+    """As configured, or by what it is; `port` 0: a Unix socket."""
+    return member.name or f"{member.program}:{port or 'unix'}"
+
+
+def _server(
+    member: Member, ts_ns: int, netns: int, port: int, name: str, *, unix: bool = False
+) -> Server:
     return Server(
         ts_ns=ts_ns,
-        name=member.name or f"{member.program}:{'unix' if unix else port}",
+        name=name,
         program=member.program,
         tgid=member.front,
         netns=netns,

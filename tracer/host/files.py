@@ -125,7 +125,9 @@ def _named_path(tgid: int, name: str) -> str | None:
 def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, name: str) -> File:
     """The record of a file a watched process just opened: path as that process sees it."""
     path = (_opened_path(tgid, fd, dev, ino) if fd >= 0 else None) or _named_path(tgid, name)
-    mount = mounts(tgid).get((dev >> 20, dev & 0xFFFFF))
+    key = (dev >> 20, dev & 0xFFFFF)
+    # A container's image lies on a file system that only the host has mounted.
+    mount = mounts(tgid).get(key) or mounts(os.getpid()).get(key)
     return File(
         ts_ns=ts_ns,
         dev=dev,
@@ -179,8 +181,10 @@ def _in_root(tgid: int, path: str) -> bytes:
 def already_open(tgid: int, ts_ns: int) -> list[File]:
     """Large regular files a process has mapped or open, as it names them."""
     known = mounts(tgid)
+    held = list(_held(tgid, known))
+    known = mounts(os.getpid()) | known  # a container's image lies on one of the host's
     found: dict[tuple[int, int], File] = {}
-    for dev, ino, path in (*_mapped(tgid), *_held(tgid, known)):
+    for dev, ino, path in (*_mapped(tgid), *held):
         mount = known.get((dev >> 20, dev & 0xFFFFF))
         if (dev, ino) in found or path.endswith(" (deleted)") or mount is None:
             continue
