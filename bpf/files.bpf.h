@@ -35,15 +35,22 @@ INLINE bool reads_start(long nr, const struct syscall_args *args, const struct f
 	return args->a3 == 0;
 }
 
+/* A read of the file at `ptr`. */
+INLINE bool note_read(struct thread *t, u64 ptr, s32 fd, struct file_facts *f)
+{
+	if (!file_facts(ptr, f) || !resolve(t, f, fd, &t->file))
+		return false;
+	t->op = f->flags & O_DIRECT ? TTFT_OP_READ_DIRECT : TTFT_OP_READ;
+	return true;
+}
+
 INLINE bool enter_read(struct thread *t, struct task_struct *task, long nr,
 		       const struct syscall_args *args)
 {
 	struct file_facts f = {};
 
-	if (!file_facts(file_of_fd(task, (s32)args->a0), &f) ||
-	    !resolve(t, &f, (s32)args->a0, &t->file))
+	if (!note_read(t, file_of_fd(task, (s32)args->a0), (s32)args->a0, &f))
 		return false;
-	t->op = f.flags & O_DIRECT ? TTFT_OP_READ_DIRECT : TTFT_OP_READ;
 	t->want_magic = t->seen_magic != 2 && reads_start(nr, args, &f);
 	return true;
 }
@@ -76,6 +83,27 @@ INLINE bool enter_mapping(struct thread *t, long nr, const struct syscall_args *
 	return true;
 }
 
+/* The current thread, at the begin of a call, if its process is watched. */
+INLINE struct thread *watched_thread(struct task_struct *task)
+{
+	struct thread *t;
+
+	if (!is_watched(task) || is_compat_syscall(task))
+		return NULL;
+	t = thread_of_current();
+	if (!t)
+		return NULL;
+	t->call = 0;
+	t->want_magic = 0;
+	return t;
+}
+
+INLINE void begin_call(struct thread *t, long nr)
+{
+	t->call = nr + 1;
+	t->enter_ns = bpf_ktime_get_ns();
+}
+
 /* `nr` is a constant where a program sees one call only. */
 INLINE int on_enter(struct pt_regs *regs, long nr)
 {
@@ -87,24 +115,18 @@ INLINE int on_enter(struct pt_regs *regs, long nr)
 	if (!has_span(nr))
 		return 0;
 	task = current_task();
-	if (!is_watched(task) || is_compat_syscall(task))
-		return 0;
-	t = thread_of_current();
+	t = watched_thread(task);
 	if (!t)
 		return 0;
 	args = syscall_args(regs);
-	t->call = 0;
-	t->want_magic = 0;
 	if (is_read(nr))
 		wanted = enter_read(t, task, nr, &args);
 	else if (nr == SYS_MMAP)
 		wanted = enter_mmap(t, task, &args);
 	else
 		wanted = enter_mapping(t, nr, &args);
-	if (!wanted)
-		return 0;
-	t->call = nr + 1;
-	t->enter_ns = bpf_ktime_get_ns();
+	if (wanted)
+		begin_call(t, nr);
 	return 0;
 }
 
@@ -185,6 +207,17 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 		exit_magic(t, nr, args, ret);
 }
 
+/* The current thread, at the end of a call whose begin it noted. */
+INLINE struct thread *ending_thread(struct task_struct *task, long nr, long ret)
+{
+	struct thread *t = known_thread(task);
+
+	if (!t || t->call != nr + 1)
+		return NULL;
+	t->call = 0;
+	return ret < 0 && ret >= -4095 ? NULL : t;
+}
+
 INLINE int on_leave(struct pt_regs *regs, long nr, long ret)
 {
 	struct task_struct *task;
@@ -200,11 +233,8 @@ INLINE int on_leave(struct pt_regs *regs, long nr, long ret)
 			exit_open(task, ret, nr == SYS_OPEN ? args.a0 : args.a1);
 		return 0;
 	}
-	t = known_thread(task);
-	if (!t || t->call != nr + 1)
-		return 0;
-	t->call = 0;
-	if (ret < 0 && ret >= -4095)
+	t = ending_thread(task, nr, ret);
+	if (!t)
 		return 0;
 	args = syscall_args(regs);
 	exit_event(t, nr, &args, ret);

@@ -43,10 +43,12 @@ _READING = "faults that read weights"
 def _calls() -> Iterator[Probe]:
     """Begin and end of each call in which the file matters; of an open its end is enough."""
     prefix = "__x64_sys_" if platform.machine() == "x86_64" else "__arm64_sys_"
+    calls = ("mmap", "read", "pread64", "madvise", "munmap")
+    functions = {call: prefix + call for call in calls} | {"readv": "vfs_readv"}
     yield Probe("files", "ttft_open_done", "fexit/do_sys_openat2", False, _CALLS, "fentry")
-    for call in ("mmap", "read", "pread64", "readv", "preadv", "preadv2", "madvise", "munmap"):
-        yield Probe("files", f"ttft_{call}", f"fentry/{prefix}{call}", False, _CALLS, "fentry")
-        yield Probe("files", f"ttft_{call}_done", f"fexit/{prefix}{call}", False, _CALLS, "fentry")
+    for name, function in functions.items():
+        yield Probe("files", f"ttft_{name}", f"fentry/{function}", False, _CALLS, "fentry")
+        yield Probe("files", f"ttft_{name}_done", f"fexit/{function}", False, _CALLS, "fentry")
 
 
 def _faults() -> Iterator[Probe]:
