@@ -9,6 +9,7 @@ from tracer.records import AnyRecord, Cached, Call, Library
 MAX_CALLS = 20_000
 #: Opens in compile caches, of each process: the last ones.
 MAX_CACHED = 1000
+FEW_HITS = 4
 
 CallKey = tuple[int, str, str, int]
 
@@ -42,10 +43,19 @@ class CallEvents:
         ]
         return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.library, c.symbol))
 
-    def cached(self, tgids: Iterable[int], end_ns: int) -> list[Cached]:
-        """Opens in compile caches since a process began, in order of time."""
-        found = [c for tgid in tgids for c in self._cached.get(tgid, []) if c.ts_ns <= end_ns]
-        return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.stem, c.write))
+    def cached(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Cached]:
+        """Opens in compile caches in the window, in order of time, after a few earlier ones: of
+        what was found, and of what is only written now."""
+        every = [c for tgid in tgids for c in self._cached.get(tgid, []) if c.ts_ns <= end_ns]
+        within = [c for c in every if c.ts_ns >= start_ns]
+        if not within:
+            return []
+        now = {(c.tgid, c.stem) for c in within}
+        written = {(c.tgid, c.stem) for c in every if c.write}
+        earlier = [c for c in every if c.ts_ns < start_ns and not c.write]
+        hits = [c for c in earlier if (c.tgid, c.stem) not in written][:FEW_HITS]
+        begun = [c for c in earlier if (c.tgid, c.stem) in now & written]
+        return sorted([*hits, *begun, *within], key=lambda c: (c.ts_ns, c.tid, c.stem, c.write))
 
     def libraries(self, tgids: Iterable[int], until_ns: int) -> list[Library]:
         """Those seen by `until_ns`, by process."""

@@ -51,8 +51,9 @@ class Gatherer:
         keys = self._keys(opens, spans, tgids)
         inserts = world.events.inserts(keys, self._start_ns, self._end_ns)
         cut += max(0, len(inserts) - MAX_SPANS)
-        calls = world.calls.calls(tgids, self._start_ns, self._end_ns)
-        cached = world.calls.cached(tgids, self._end_ns)
+        token_ns = talk.first_token_ns if talk.streaming else None
+        until_ns = self._end_ns if token_ns is None else min(token_ns, self._end_ns)
+        calls = world.calls.calls(tgids, self._start_ns, until_ns)
         cut += max(0, len(calls) - MAX_CALLS)
         hop = serving(talk)
         return Evidence(
@@ -75,7 +76,7 @@ class Gatherer:
             io=tuple(world.events.io(tgids, self._start_ns, self._end_ns)),
             libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
             calls=tuple(calls[:MAX_CALLS]),
-            cached=tuple(cached[-MAX_CALLS:]),
+            cached=tuple(world.calls.cached(tgids, self._start_ns, until_ns)[:MAX_CALLS]),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),
             previous_model=self._previous_model(),

@@ -213,7 +213,7 @@ def test_one_event_each(
     """Kernels without links for many functions."""
     monkeypatch.setattr(libbpf, "set_attach_type", lambda *_: None)
     with Kernel.open(off=("sockets", "files", "faults"), path=object_path()) as older:
-        stage = scene(older, Catalogue(shipped()), many=False)
+        stage = scene(older, Catalogue(shipped()))
         try:
             with Caller(caller_binary) as caller:
                 stage.adopt(caller)

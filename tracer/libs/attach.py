@@ -114,9 +114,11 @@ class Attacher:
         """Take all probes away."""
         self._jobs.put(None)
         self._thread.join()
-        self._pool.shutdown()
         links = [link for file in self._files.values() for link in file.links]
-        _close(links + (self._own.all() if self._own is not None else []))
+        links += self._own.all() if self._own is not None else []
+        for _ in self._pool.map(Link.close, links):  # each waits for the kernel
+            pass
+        self._pool.shutdown()
         self._files.clear()
 
     # --- the thread's own ---------------------------------------------------------------

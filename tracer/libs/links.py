@@ -54,6 +54,15 @@ def _multi(program: int, path: bytes, points: Points, pid: int) -> int:
     )
 
 
+def takes_many(program: int) -> bool:
+    """Whether one link can hold many functions here; no link is made."""
+    try:
+        os.close(_multi(program, b"/proc/self/ttft-no-such-file", [(0, 0)], 0))
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
+
+
 def _single(program: int, path: bytes, offset: int, cookie: int) -> list[int]:
     """The event and its link."""
     where = ctypes.create_string_buffer(path)

@@ -11,6 +11,7 @@ from tracer.kernel.wire import RawCached, RawCall, RawLinked
 from tracer.libs.attach import LINGER_NS, Attacher, Programs
 from tracer.libs.caches import Folders
 from tracer.libs.calls import Catalogue
+from tracer.libs.links import takes_many
 from tracer.libs.own import OwnProbes
 from tracer.libs.runs import Runs
 from tracer.records import AnyRecord, Cached, Call, Exec, Exit, Fork, Process
@@ -20,11 +21,14 @@ _SWEEP_EVERY_NS = 5_000_000_000
 
 
 class LibraryWatch:
-    """Owned by the engine's thread. Without the programs, all of it does nothing."""
+    """Owned by the engine's thread. Without the programs, all of it does nothing.
+
+    `many`: whether one link may hold many functions of a file; None: as the kernel can.
+    """
 
     def __init__(
         self, kernel: Kernel, catalogue: Catalogue, say: Callable[[str], None], *,
-        many: bool = True, off: bool = False, linger_ns: int = LINGER_NS,
+        many: bool | None = None, off: bool = False, linger_ns: int = LINGER_NS,
     ) -> None:  # fmt: skip
         self._attacher: Attacher | None = None
         self._swept_ns = 0
@@ -35,6 +39,7 @@ class LibraryWatch:
         for number, row in enumerate(catalogue.rows):
             specs.put(struct.pack("<I", number), row.spec())
         call, linked, opened, opened_at = (libbpf.program_fd(programs[n].handle) for n in _PROGRAMS)
+        many = takes_many(call) if many is None else many
         self._folders = Folders(kernel.table("cache_folders"))
         own = OwnProbes(linked, opened, opened_at, self._folders) if many else None
         self._runs = Runs(kernel.table("call_runs"), catalogue.rows)
