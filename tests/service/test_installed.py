@@ -26,6 +26,7 @@ ASK = (
     'until ttft requests --json | grep -q \'"outcome": "ok"\'; do sleep 1; done'
 )
 USERS = "useradd -m -G ttft alice && useradd -m bob"
+RESTARTED = "until [ $(systemctl show -p NRestarts --value ttftd) -ge 1 ]; do sleep 1; done"
 #: Set for the test only: so long a hang is not noticed otherwise.
 SOON = (
     "mkdir -p /etc/systemd/system/ttftd.service.d && printf '[Service]\\nWatchdogSec=12\\n'"
@@ -34,13 +35,13 @@ SOON = (
 )
 HANG = (
     "kill -STOP $(systemctl show -p MainPID --value ttftd); "
-    "until systemctl show -p NRestarts ttftd | grep -q =2; do sleep 1; done; "
+    f"{RESTARTED}; "
     "until systemctl is-active -q ttftd; do sleep 1; done; "
     "journalctl -u ttftd --no-pager | grep -o 'Watchdog timeout'"
 )
 KILLED = (
     "systemctl kill -s KILL ttftd; "
-    "until systemctl show -p NRestarts ttftd | grep -q =1; do sleep 1; done; "
+    f"{RESTARTED}; "
     "until systemctl is-active -q ttftd; do sleep 1; done; ttft requests --json"
 )
 BAD_CONFIG = (
