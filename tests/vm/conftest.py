@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,23 +25,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+def _job(item: pytest.Item) -> tuple[Callable[[str], Result], str] | None:
+    """The boot that a test looks at."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) else {}
+    if item.get_closest_marker("vm") is None:
+        return None
+    if "host" in parameters:
+        return lane.boot_host, str(parameters["host"])
+    return lane.boot, str(parameters["kernel"])
+
+
 @pytest.fixture(scope="session")
-def boots(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Result]]:
-    """`boots(KERNEL)`: what came of that guest; those wanted by this run start at once."""
-    wanted = []
-    for item in request.session.items:
-        kernel = getattr(item, "callspec", None) and item.callspec.params.get("kernel")  # type: ignore[attr-defined]
-        if kernel is not None and item.get_closest_marker("vm") and kernel not in wanted:
-            wanted.append(kernel)
+def boots(request: pytest.FixtureRequest) -> Iterator[Callable[[pytest.Item], Result]]:
+    """`boots(TEST)`: what came of its guest; all that this run wants start at once."""
+    jobs = dict.fromkeys(job for item in request.session.items if (job := _job(item)))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        running: dict[str, Future[Result]] = {k: pool.submit(lane.boot, k) for k in wanted}
-        yield lambda kernel: running[kernel].result()
+        running = {job: pool.submit(job[0], job[1]) for job in jobs}
+
+        def of(item: pytest.Item) -> Result:
+            job = _job(item)
+            assert job is not None, "only tests marked vm have a guest"
+            return running[job].result()
+
+        yield of
 
 
 @pytest.fixture
-def guest(boots: Callable[[str], Result], kernel: str) -> Result:
-    """The guest of the test's kernel, which has done its work."""
+def guest(boots: Callable[[pytest.Item], Result], request: pytest.FixtureRequest) -> Result:
+    """The guest of the test's kernel or host, which has done its work."""
     try:
-        return boots(kernel)
+        return boots(request.node)
     except (BuildError, GuestError) as error:
         pytest.fail(str(error), pytrace=False)
