@@ -212,7 +212,8 @@ def failure(what: str, number: int) -> KernelError:
     """The error for errno `number`, with what libbpf said last and what to do."""
     said = [line for line in messages if "failed" in line or "error" in line.lower()][-2:]
     detail = f" ({'; '.join(said)})" if said else ""
-    return KernelError(f"{what}: {os.strerror(number)}{detail}", _HINTS.get(number))
+    why = "this kernel cannot" if number == ENOTSUPP else os.strerror(number)
+    return KernelError(f"{what}: {why}{detail}", _HINTS.get(number))
 
 
 def refused() -> tuple[str, str] | None:
