@@ -113,8 +113,10 @@ class Daemon:
         self._stirred = asyncio.Event()
 
     def _make_armer(self) -> Armer | None:
-        """None where the probes that could come and go cannot be had."""
-        if GROUP not in self._kernel.probes.attached:
+        """None where the probes that could come and go cannot be had, or not whole."""
+        whole = any(g.group == GROUP and g.attached for g in self._kernel.groups())
+        if not whole:
+            self._kernel.detach(GROUP)  # what is there of it tells nothing, and costs
             return None
         spike = self._config.spike
         policy = Policy(slow_ns=round(spike.min_ms * 1e6), factor=spike.factor)

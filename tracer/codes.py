@@ -157,6 +157,7 @@ INCOMPLETE_CODES = (
     _gap("records.lost", "records were lost while this request was watched"),
     _gap("began.late", "watching began after what this request waited for"),
     _gap("armed.late", "probes were attached while it was under way"),
+    _gap("probes.missing", "what would tell what was loaded is missing on this host, or off"),
     _gap("engine.unseen", "the engine's own work does not show (no hop, no probe)"),
     _gap("hop.unseen", "the request from the front to its runner was not seen"),
     _gap("read.unseen", "when the server read the request was not seen"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import attribution, codes, facts, phases, scene, timeline, unseen
+from tracer import attribution, codes, facts, phases, scene, timeline
 from tracer.arming import GROUP
 from tracer.case import Case
 from tracer.derived import Derived, Outcome, Phases, Timeline
@@ -73,16 +73,26 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
         "records.lost": _lost(e),
         "unreadable": req.unreadable is not None,
         "began.late": req.arrival_ns < e.began_ns,
-        "armed.late": bool(t.unseen) and not unseen.off_for_good(e, GROUP),
+        "armed.late": bool(t.unseen) and not scene.off_for_good(e, GROUP),
         "end.unseen": req.why == "gap",
         "open": req.end_ns is None and not got_token,
         "read.unseen": req.read_ns is None,
         "hop.unseen": not t.engine_seen and _routed(s) and got_token,
+        "probes.missing": _probes_missing(s, t, tiled),
         "engine.unseen": not t.engine_seen and not (_routed(s) and got_token),
         "weights.unseen": bool(tiled.stages_ns.get("spawn.exec")) and not s.weights and got_token,
         "weights.guessed": s.weights_guessed and bool(tiled.phases_ns["load"]),
     }
     return [code for code, holds in found.items() if holds]
+
+
+def _probes_missing(s: Scene, t: Timeline, tiled: Phases) -> bool:
+    """Whether something may have been loaded that nothing here could tell of."""
+    loaded = bool(tiled.phases_ns["load"])
+    files = bool(t.unseen) or loaded or not s.e.resident_before
+    return (files and scene.off_for_good(s.e, GROUP)) or (
+        loaded and scene.off_for_good(s.e, "cache")
+    )
 
 
 def _lost(e: Evidence) -> bool:

@@ -69,7 +69,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
     s = scene.of(e)
     files = own_files(s)
     spans = _own_spans(s)
-    off = unseen.off_for_good(e, GROUP)
+    off = scene.off_for_good(e, GROUP)
     known = s.runner is not None and not off and not t.unseen
     pages_known = not unseen.off(e, "cache", s.start_ns, s.end_ns)
     faults_known = s.runner is not None and not unseen.off(e, "faults", s.start_ns, s.end_ns)
@@ -115,7 +115,7 @@ def _from_disk(s: Scene, files: list[File], spans: list[Span]) -> int:
 
 def _accounted(s: Scene, files: list[File], missed: Iterable[Range]) -> int | None:
     """What is always counted: pages that came in, or what storage gave in the time unseen."""
-    if s.runner is None or unseen.off_for_good(s.e, GROUP):
+    if s.runner is None or scene.off_for_good(s.e, GROUP):
         return None
     counts = [unseen.read_meanwhile(s, tgid, gap) for gap in missed for tgid in sorted(s.tree)]
     known = [found[1] for found in counts if found is not None]

@@ -137,6 +137,12 @@ class Scene:
         return sorted(found, key=lambda s: (s.ts_ns, s.end_ns, s.tid, s.op))
 
 
+def off_for_good(e: Evidence, group: str) -> bool:
+    """Whether a probe group was not there at all: left out, or not to be had."""
+    mine = [a for a in e.armed if a.group == group]
+    return bool(mine) and not any(a.on or a.why for a in mine)
+
+
 def descendants(lives: Iterable[Life], root: int) -> frozenset[int]:
     """`root` and every process below it."""
     children: dict[int, list[int]] = {}

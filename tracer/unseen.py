@@ -38,12 +38,6 @@ def off(e: Evidence, group: str, start_ns: int, end_ns: int) -> list[Range]:
     return [(a, b) for a, b in found if a < b]
 
 
-def off_for_good(e: Evidence, group: str) -> bool:
-    """Whether it was not there at all: left out, or not to be had."""
-    mine = [a for a in e.armed if a.group == group]
-    return bool(mine) and not any(a.on or a.why for a in mine)
-
-
 def of(s: Scene, starts: list[Start]) -> tuple[Range, ...]:
     """The times in which something that counts may have gone unseen."""
     ranges = off(s.e, GROUP, s.start_ns, s.end_ns)

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from tracer.derived import Interval
 from tracer.records import Insert, Open, Span
-from tracer.scene import Key, Range, Scene, union
+from tracer.scene import Key, Range, Scene, off_for_good, union
 
 PAGE = 4096
 #: An open brings the bulk when it maps or reads this much, and this share of its file's best open.
@@ -172,6 +172,12 @@ def _far_stage(scene: Scene, key: Key) -> str:
     return "load.network" if file and is_network(file.fs) else "load.disk"
 
 
+def _near_stage(scene: Scene, span: Span) -> str:
+    """Of an access without pages from the disk; where these cannot be known, only a fault tells."""
+    told = span.op == "fault_minor" or not off_for_good(scene.e, "cache")
+    return "load.cache" if told else "load.rest"
+
+
 def bulk_claims(scene: Scene, bulk: Bulk, disk: Disk) -> Iterator[Interval]:
     """Header parsing, then each access as disk, network or cache; what lies between is copying."""
     yield from scene.claim("load.meta", bulk.open_ns, bulk.first_ns)
@@ -181,7 +187,7 @@ def bulk_claims(scene: Scene, bulk: Bulk, disk: Disk) -> Iterator[Interval]:
         if s.op == "read_direct":
             yield from scene.claim(far, s.ts_ns, s.end_ns, tgid=s.tgid, tid=s.tid)
             continue
-        yield from scene.claim("load.cache", s.ts_ns, s.end_ns, tgid=s.tgid, tid=s.tid)
+        yield from scene.claim(_near_stage(scene, s), s.ts_ns, s.end_ns, tgid=s.tgid, tid=s.tid)
         for start, end in disk.ranges(bulk.key, s.ts_ns, s.end_ns):
             yield from scene.claim(far, start, end, tgid=s.tgid, tid=s.tid)
 
@@ -224,7 +230,7 @@ def lazy_claims(
             disk.bytes(key, s.ts_ns, s.end_ns) * 10 >= max(s.bytes, PAGE)
         )
         far = far or _waited(s, disk)
-        stage = _far_stage(scene, key) if far else "load.cache"
+        stage = _far_stage(scene, key) if far else _near_stage(scene, s)
         seen.setdefault(key, []).append((s.ts_ns, s.end_ns))
         part = busy < end - start or s.busy_ns < s.end_ns - s.ts_ns
         yield from scene.claim(stage, end - busy, end, estimate=part, tgid=s.tgid, tid=s.tid)

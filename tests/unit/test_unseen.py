@@ -86,6 +86,30 @@ def test_off_for_good_is_unknown_and_not_late() -> None:
     assert d.complete
 
 
+def gone(group: str) -> Armed:
+    return Armed(ts_ns=ns(-5000), group=group, on=False)
+
+
+def test_a_load_without_what_would_tell_its_files() -> None:
+    d = derive(router(armed=(gone("files"),)))
+    told = "probes.missing: what would tell what was loaded is missing on this host, or off"
+    assert d.incomplete_because == told
+    assert (d.facts.weights_bytes, d.facts.weights_bytes_from_disk) == (None, None)
+    first = derive(warm_router(armed=(gone("files"),), resident_before=False))
+    assert first.incomplete_because == told, "nothing tells that it held its model"
+
+
+def test_a_load_without_what_would_tell_its_pages() -> None:
+    """Whether they came from the disk is not known, so not that they did not."""
+    d = derive(router(armed=(gone("cache"),), inserts=()))
+    assert d.facts.weights_bytes is not None
+    assert d.facts.weights_bytes_from_disk is None
+    assert d.incomplete_because and d.incomplete_because.startswith("probes.missing: ")
+    assert "load.cache" not in d.phases.stages_ns
+    assert d.phases.phases_ns == derive(router(inserts=())).phases.phases_ns
+    assert derive(warm_router(armed=(gone("cache"),))).complete
+
+
 def test_off_all_through_though_a_runner_started() -> None:
     d = derive(router(armed=(turned(False, -5000, "quiet"),)))
     assert d.facts.weights_bytes is None
