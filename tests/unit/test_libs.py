@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tracer.config import LibraryTable, parse
 from tracer.errors import ConfigError
 from tracer.kernel import layouts
-from tracer.libs import calls
+from tracer.libs import caches, calls
 from tracer.libs.calls import Catalogue, Function, Measure, shipped
 from tracer.libs.elf import Elf, ElfError
 
@@ -238,3 +238,25 @@ def test_a_damaged_file(
         assert str(error)
     else:
         assert set(found) <= {"one", "two"}
+
+
+# --- compile caches --------------------------------------------------------------------------
+
+
+def test_folders_by_the_environment() -> None:
+    found = caches.folders({"HOME": "/home/a", "CUDA_CACHE_PATH": "/data/cuda"}, "/root")
+    assert found[0] == "/data/cuda"
+    wanted = {
+        "/home/a/.nv/ComputeCache", "/root/.nv/ComputeCache", "/home/a/.triton/cache",
+        "/home/a/.cache/mesa_shader_cache", "/root/.cache/mesa_shader_cache",
+        "/home/a/.cache/comgr", "/home/a/.cache/flashinfer",
+        "/home/a/.cache/vllm/torch_compile_cache", "/tmp/torchinductor_",
+    }  # fmt: skip
+    assert wanted <= set(found)
+    assert len(set(found)) == len(found)
+
+
+def test_folders_of_odd_environments() -> None:
+    """Relative, empty and root folders are none: all paths begin with the last."""
+    odd = {"HOME": "", "CUDA_CACHE_PATH": "here", "TRITON_CACHE_DIR": "/", "XDG_CACHE_HOME": ""}
+    assert caches.folders(odd, None) == ("/tmp/torchinductor_",)

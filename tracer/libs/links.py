@@ -106,11 +106,6 @@ class Link:
             os.close(self._fds.pop())
 
 
-def has_pmu() -> bool:
-    """Whether the kernel has probes on user functions at all."""
-    return _PMU.exists()
-
-
 def reason(error: OSError) -> str:
     """Why a file cannot be probed, in words."""
     if error.errno == errno.ENOENT:
