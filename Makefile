@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-bench setup-vm setup-arm64 setup-all bpf
+.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-arm64 setup-all bpf
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/ttft
@@ -12,7 +12,7 @@ help: ## what can be made
 demo: setup-demo bpf ## set up, drive a real server through nine scenarios, explain each first token
 	@$(PYTHON) -m demo $(DEMO)
 
-test: setup-demo bpf ## set up, then linters and all tests this machine can run
+test: setup-e2e bpf ## set up, then linters and all tests this machine can run
 	@$(PYTHON) -m pytest $(ARGS)
 
 test-vm: setup-vm bpf ## set up, then boot each kernel of tests/vm/kernels.toml, emulated
@@ -64,6 +64,9 @@ clean: ## remove all that was made here, .venv and models too
 
 setup:
 	@scripts/setup.sh test
+
+setup-e2e:
+	@scripts/setup.sh e2e
 
 setup-demo:
 	@scripts/setup.sh demo

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh test     what the build and the tests without the real server need
 #   scripts/setup.sh demo     and the real server with two models
+#   scripts/setup.sh e2e      and a software Vulkan device, for the tests with the real server
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
 #   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
 #   scripts/setup.sh arm64    and on an emulated arm64 machine
@@ -18,11 +19,12 @@ vm_packages="qemu-system-x86 mmdebstrap kmod e2fsprogs"
 case $what in
 test) ;;
 demo) extras=test,demo ;;
+e2e) extras=test,demo packages="$packages mesa-vulkan-drivers" ;;
 bench) extras=test,demo packages="$packages strace bpftrace" ;;
 vm) packages="$packages $vm_packages" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
-all) extras=test,demo packages="$packages $vm_packages" ;;
-*) echo "usage: scripts/setup.sh test|demo|bench|vm|arm64|all" >&2 && exit 2 ;;
+all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers" ;;
+*) echo "usage: scripts/setup.sh test|demo|e2e|bench|vm|arm64|all" >&2 && exit 2 ;;
 esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -145,7 +145,7 @@ CASES: list[tuple[bytes, Raw]] = [
     (pack(layouts.LINKED, 14), RawLinked(ts_ns=7_000, tgid=11)),
     (
         pack(layouts.CACHED, 16, 1 << 63, 3, 0o2000101),
-        RawCached(ts_ns=7_000, tgid=11, tid=12, stem=1 << 63, folder=3, write=True),
+        RawCached(ts_ns=7_000, tgid=11, tid=12, stem=1 << 51, folder=3, write=True),
     ),
     (
         pack(layouts.CALL, 15, 9_000, 2_500, 500, 4096, 3, 17),
