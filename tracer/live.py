@@ -106,8 +106,9 @@ class Live:
             # A request may be half seen: its acknowledgement wakes nobody.
             self._lively_until_ns = now_ns + _LIVELY_NS
         records: list[AnyRecord] = []
-        if busy:
+        if busy or some:  # a short request may have begun and ended in what just came
             records += self._source.sweep(now_ns)
+        if busy:
             records += self._sampler.during(now_ns)
         elif self._was_busy:
             records += self._sampler.after(now_ns)

@@ -24,6 +24,7 @@ class Source(Noted):
     def __init__(self) -> None:
         super().__init__()
         self.raws: list[Raw] = []
+        self.growing: list[Span | Insert] = []
         self.waits: list[tuple[int, int | None]] = []
         self.look: Callable[[list[bytes]], bool] | None = None
         self.doze: Callable[[], None] = lambda: None
@@ -39,7 +40,7 @@ class Source(Noted):
         yield raws
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
-        return []
+        return self.growing
 
     def lost(self) -> dict[str, int]:
         return {}
@@ -101,3 +102,15 @@ def test_it_sleeps_long_once_they_are_gone() -> None:
     assert made.source.waits == [(60_000, 60_000)]
     made.live.wait(busy=True)
     assert made.source.waits[1] == (200, None)
+
+
+def test_what_still_grows_is_told_with_a_request_that_came_and_went_at_once() -> None:
+    """No request was open before, and none is after; its reads are still being counted."""
+    made = Made(quiet_ns=1 << 60)
+    made.source.raws = [
+        Fork(ts_ns=time.monotonic_ns(), parent=os.getpid(), child=1 << 22, comm="x")
+    ]
+    made.source.growing = [Insert(ts_ns=1, end_ns=2, dev=3, ino=4, pages=5, tgid=6)]
+    *_, grown, tick = made.drain()
+    assert (grown, type(tick)) == (made.source.growing[0], Tick)
+    assert not any(isinstance(record, Insert) for record in made.drain())
