@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from tracer import __version__
+from tracer.ahead import Ahead
 from tracer.answers import answer, dumps
 from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
 from tracer.api import ApiServer
@@ -99,6 +100,7 @@ class Daemon:
         self._overview = Overview(store.models())
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
+        kernel.rings.hear = Ahead(kernel, self._discovery.serves).hear
         self._armer = self._make_armer()
         catalogue = Catalogue(shipped(), config.library)
         self._libraries = LibraryWatch(kernel, catalogue, log, off="libs" in config.probes.off)

@@ -194,10 +194,58 @@ def test_children_belong_to_the_server_until_they_exit(running: Running) -> None
 def test_a_port_that_closes_is_forgotten(running: Running) -> None:
     discovery = Discovery(Noted())
     started(discovery, 1)
-    ((netns, port),) = discovery.ports_of(running.process.pid)
+    tgid = running.process.pid
+    ((netns, port),) = discovery.ports_of(tgid)
     closed = Unlisten(ts_ns=2, netns=netns, port=port)
+    running.stop()
     assert discovery.translate(closed) == [closed]
-    assert discovery.ports_of(running.process.pid) == []
+    assert discovery.ports_of(tgid) == []
+
+
+def test_a_port_with_more_sockets_stays_watched(running: Running) -> None:
+    """One of several closed, or a stranger's at another address: the kernel side let it go."""
+    kernel = Noted()
+    discovery = Discovery(kernel)
+    started(discovery, 1)
+    key = (netns, port) = discovery.ports_of(running.process.pid)[0]
+    kernel.ports.clear()
+    assert discovery.translate(Unlisten(ts_ns=2, netns=netns, port=port)) == []
+    assert kernel.ports == {key}
+    assert discovery.ports_of(running.process.pid) == [key]
+
+
+CHILD_FIRST = """
+import os, socket, sys
+runner, front = socket.create_server(("127.0.0.1", 0)), None
+if not os.fork():
+    sys.stdin.read()
+    os._exit(0)
+inner = runner.getsockname()[1]
+runner.close()
+front = socket.create_server(("127.0.0.1", 0))
+print(inner, front.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_that_listened_before_its_front_was_known_is_found() -> None:
+    argv = [sys.executable, "-c", CHILD_FIRST]
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        inner, port = map(int, child.stdout.readline().split())
+        netns = proc.netns(child.pid)
+        kernel = Noted()
+        discovery = Discovery(kernel, [Rule(name="mine", port=port)])
+        records = discovery.translate(Listen(ts_ns=2, tgid=child.pid, netns=netns, port=port))
+        listens = [(r.port, r.tgid) for r in records if isinstance(r, Listen)]
+        assert [p for p, _ in listens] == [inner, port]
+        assert listens[1][1] == child.pid
+        assert listens[0][1] != child.pid
+        assert kernel.ports == {(netns, inner), (netns, port)}
+        assert [r.port for r in records if isinstance(r, Server)] == [port]
+    finally:
+        child.communicate(b"")
 
 
 def test_hops_that_are_open_already_are_known(running: Running) -> None:

@@ -288,9 +288,19 @@ class Discovery:
         return [raw]
 
     def _unlisten(self, raw: Unlisten) -> list[AnyRecord]:
+        if self._still_open(raw):
+            self._kernel.watch_port(raw.netns, raw.port)
+            return []
         self._ports.pop((raw.netns, raw.port), None)
         self._orphans.pop((raw.netns, raw.port), None)
         return [raw]
+
+    def _still_open(self, raw: Unlisten) -> bool:
+        """Whether the server has more sockets there: the kernel side knew only some of them, or
+        took a stranger's, at another address, for the server's."""
+        owner = self._tree.get(self._ports.get((raw.netns, raw.port), 0))
+        kin = [t for t, member in self._tree.items() if owner and member.front == owner.front]
+        return any(proc.netns(t) == raw.netns and proc.listens(t, raw.port) for t in kin)
 
     def _exec(self, raw: RawExec) -> list[AnyRecord]:
         member = self._tree.get(raw.tgid)
@@ -380,16 +390,36 @@ class Discovery:
 
     def _listening_stranger(self, listen: Listen) -> list[AnyRecord]:
         """A server whose program name says nothing (an interpreter), or one known by its port."""
-        known = self._recognise(listen.tgid)
+        known = self._listening(listen)
         if known is None:
-            rule = next((r for r in self._rules if r.port == listen.port and r.by_port), None)
-            if rule is None:
-                return []
-            known = (Command(program=rule.program, role="single"), rule)
+            return []
         command, found = known
+        known_before = set(self._tree)
         records = self._adopt(listen.tgid, command, found, listen.ts_ns)
         self._kernel.watch_port(listen.netns, listen.port)
+        children = [tgid for tgid in self._tree if tgid not in known_before][1:]
+        return records + self._children_listening(children, listen)
+
+    def _children_listening(self, children: list[int], front: Listen) -> list[AnyRecord]:
+        """Ports that children opened while nobody knew whose they are."""
+        owners = proc.socket_owners(children) if children else {}
+        records: list[AnyRecord] = []
+        for space in sockets.namespaces(children):
+            elsewhere = space.netns != front.netns
+            tcp = tuple(s for s in space.tcp if elsewhere or s.local_port != front.port)
+            records += self._listeners(msgspec.structs.replace(space, tcp=tcp), owners, front.ts_ns)
         return records
+
+    def serves(self, listen: Listen) -> bool:
+        """Whether who listens there is a server, known or not; from any thread."""
+        return listen.tgid in self._tree or self._listening(listen) is not None
+
+    def _listening(self, listen: Listen) -> tuple[Command, Rule | None] | None:
+        known = self._recognise(listen.tgid)
+        if known is not None:
+            return known
+        rule = next((r for r in self._rules if r.port == listen.port and r.by_port), None)
+        return None if rule is None else (Command(program=rule.program, role="single"), rule)
 
     def _file(self, raw: RawFile) -> list[AnyRecord]:
         file = files.identify(

@@ -19,6 +19,7 @@ from tracer.kernel import layouts, libbpf
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
 Look = Callable[[list[bytes]], bool]
+Hear = Callable[[list[bytes]], None]
 #: A request's first bytes wake us, but the server needs the processor then: so long they may lie.
 DEFER_MS = 200
 #: Whoever sleeps longer than this asks to be woken by a request's first bytes.
@@ -55,6 +56,7 @@ class Rings:
     Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
     so that a request's first bytes wake us. `look` sees new records as soon as they are there,
     in whichever thread took them; it says whether a request's bytes must not lie at all now.
+    `hear` sees them too, at any time.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Rings:
     ) -> None:
         self.doze = doze
         self.look: Look | None = None
+        self.hear: Hear | None = None
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
@@ -103,10 +106,13 @@ class Rings:
         """All records there are, those still in the rings too."""
         self._some.clear()
         with self._lock:
+            before = len(self._taken)
             if self._handle is not None:
                 libbpf.consume_ring(self._handle)
             taken, self._taken = self._taken, []
             self._waiting = 0
+        if self.hear is not None:
+            self.hear(taken[before:])
         return taken
 
     def held(self) -> AbstractContextManager[object]:
@@ -143,9 +149,11 @@ class Rings:
         with self._lock:
             if self._handle is None:
                 return False
-            look, before = self.look, len(self._taken)
+            look, hear, before = self.look, self.hear, len(self._taken)
             libbpf.consume_ring(self._handle)
-            fresh = self._taken[before:] if look else []
+            fresh = self._taken[before:] if look or hear else []
+        if hear is not None:
+            hear(fresh)
         if look and fresh and look(fresh):
             self.doze()
         return True
