@@ -143,6 +143,8 @@ def doctor(answer: Json, paint: Paint = plain) -> list[str]:
     lines: list[str] = []
     for fact in answer["facts"]:
         mark, kind = {True: ("ok", "good"), False: ("NO", "bad"), None: ("  ", "dim")}[fact["ok"]]
+        if fact["ok"] is None and fact["missing"]:
+            mark = "- "
         text = wrap(f"{fact['name']}: {fact['value']}", COLUMNS, " " * 4, " " * 6)
         lines += [paint(kind, mark) + text[0][2:], *text[1:]]
         if fact["missing"] and fact["ok"] is not True:
@@ -150,5 +152,8 @@ def doctor(answer: Json, paint: Paint = plain) -> list[str]:
         if fact["advice"] and fact["ok"] is not True:
             lines += wrap(fact["advice"], COLUMNS, "   -> ", " " * 6)
     missing = sum(1 for fact in answer["facts"] if fact["ok"] is False)
+    less = sum(1 for fact in answer["facts"] if fact["ok"] is None and fact["missing"])
     end = f"{missing} needed and not here: see NO above." if missing else "All needed is here."
+    if less and not missing:
+        end = f"All needed is here; {less} more would tell more: see - above."
     return [*lines, "", paint("bad" if missing else "good", end)]

@@ -41,11 +41,13 @@ def test_what_a_program_needs() -> None:
 
 @pytest.mark.usefixtures("table")
 def test_the_preferred_one_that_the_kernel_has() -> None:
-    assert chosen(ALL) == Selection((FENTRY, ALWAYS), {}, {"files": Choice("files", "fentry")})
+    assert chosen(ALL) == Selection(
+        (FENTRY, ALWAYS), {}, {"files": Choice("files", "fentry", (), ("tracepoint", "perf"))}
+    )
     refused = chosen(ALL, fentry="no fentry here")
     assert refused == Selection(
         (POINT, MINOR, ALWAYS), {},
-        {"files": Choice("files", "tracepoint", (("fentry", "no fentry here"),))},
+        {"files": Choice("files", "tracepoint", (("fentry", "no fentry here"),), ("perf",))},
     )  # fmt: skip
     assert str(refused.choices["files"]) == "tracepoint (not fentry: no fentry here)"
     assert refused.group("minor") == [MINOR]
@@ -74,6 +76,15 @@ def test_forced() -> None:
         chosen(ALL, fentry="not allowed", forced="fentry")
 
 
+@pytest.mark.usefixtures("table")
+def test_what_stays_costs_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "CHEAPEST", {"files": "tracepoint"})
+    lacks = Features(ALL, None, False).lacks
+    staying = variants.select(TABLE, lacks, stays=("files",))
+    assert staying.choices == {"files": Choice("files", "tracepoint", (), ("fentry", "perf"))}
+    assert variants.select(TABLE, lacks, stays=("lifecycle",)) == variants.select(TABLE, lacks)
+
+
 def test_the_table_itself() -> None:
     """Every variant has programs, and every program's variant is one of its group's."""
     for probe in probes.PROBES:
@@ -82,3 +93,4 @@ def test_the_table_itself() -> None:
     for group, names in probes.VARIANTS.items():
         used = {p.variant for p in probes.PROBES if variants.family(p) == group}
         assert set(names) <= used
+        assert probes.CHEAPEST.get(group, names[0]) in names

@@ -66,7 +66,7 @@ _CAP_SYS_RESOURCE = 24
 
 @dataclass(frozen=True)
 class Fact:
-    """`ok` None: only told. Where it is False, `missing` is lost and `advice` says what to do."""
+    """`ok` None: only told. Unless it is True, `missing` is lost and `advice` says what to do."""
 
     name: str
     value: str
@@ -342,11 +342,17 @@ def _probe(probe: Probe, lacking: str | None) -> list[Fact]:
     kind, _, name = probe.section.partition("/")
     if kind == "tp_btf" and lacking != NOT_IN_PLAIN:
         value = _yes(False) if (lacking or "").startswith(LACKS) else lacking or _yes(True)
-        return [_fact(f"tracepoint {name}", not lacking, value, probe.without, NEWER)]
+        name = f"tracepoint {name}"
+        return [_lacking(name, value, probe, NEWER) if lacking else Fact(name, value, True)]
     if not lacking:
         return []
     advice = PARANOID_ADVICE if kind == "perf_event" else NEWER
-    return [Fact(f"program {probe.program}", lacking, False, probe.without, advice)]
+    return [_lacking(f"program {probe.program}", lacking, probe, advice)]
+
+
+def _lacking(name: str, value: str, probe: Probe, advice: str) -> Fact:
+    """Only what is required is wrong to lack."""
+    return Fact(name, value, False if probe.required else None, probe.without, advice)
 
 
 def _locked_memory() -> Fact:

@@ -100,6 +100,7 @@ class Kernel:
         path: Path | None = None,
         variant: str = AUTO,
         plain: bool | None = None,
+        stays: Collection[str] = (),
         attach: bool = True,
     ) -> Self:
         """Load the object and attach all groups that are not `off` nor for special need.
@@ -107,10 +108,16 @@ class Kernel:
         `btf`: type information of the kernel, where it has none itself. `sizes`: of the
         rings in bytes and of the tables in entries, by name. `variant`: `tracepoint` or `fentry`
         where the choice is not to be made by what the kernel takes. `plain`: likewise whether
-        to take the object for older kernels.
+        to take the object for older kernels. `stays`: groups that will not be detached.
         """
         request = Request(
-            str(btf) if btf else None, sizes or {}, options or Options(), variant, plain, path
+            str(btf) if btf else None,
+            sizes or {},
+            options or Options(),
+            variant,
+            plain,
+            path,
+            stays,
         )
         left_out: dict[str, str] = {}
         while True:

@@ -6,7 +6,7 @@ import errno
 import os
 import platform
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,7 +46,8 @@ def object_path(machine: str | None = None, plain: bool = False) -> Path:
 class Request:
     """What is to be loaded. `btf`: the kernel's types, where it has none itself.
 
-    `plain`: the object for older kernels; None leaves it to what this one has.
+    `plain`: the object for older kernels; None leaves it to what this one has. `stays`: groups
+    that are never detached.
     """
 
     btf: str | None = None
@@ -55,6 +56,7 @@ class Request:
     variant: str = AUTO
     plain: bool | None = None
     path: Path | None = None
+    stays: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def prepare(
     def lacks(probe: Probe) -> str | None:
         return left_out.get(probe.program) or known.lacks(probe)
 
-    selection = select(PROBES, lacks, request.variant)
+    selection = select(PROBES, lacks, request.variant, request.stays)
     wanted = {probe.program: probe for probe in selection.probes}
     programs = {}
     for name, _, program in libbpf.programs(handle):

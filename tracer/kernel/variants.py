@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tracer.errors import KernelError
-from tracer.kernel.probes import FOLLOWS, VARIANTS, Choice, Probe, Selection
+from tracer.kernel.probes import CHEAPEST, FOLLOWS, VARIANTS, Choice, Probe, Selection
 
 AUTO = "auto"
 #: By tracepoints that came after all that the full object needs, or to help those that do.
@@ -19,19 +19,25 @@ def select(
     table: Iterable[Probe],
     lacks: Callable[[Probe], str | None],
     forced: str = AUTO,
+    stays: Collection[str] = (),
 ) -> Selection:
     """One variant of each group, and what of it is lacking.
 
     `lacks`: why a program cannot be had here, or None. `forced`: `tracepoint` leaves fentry
-    out, `fentry` takes nothing else where a group has it.
+    out, `fentry` takes nothing else where a group has it. `stays`: groups that do not come
+    and go, so that not their attaching has to be quick, but their being attached cheap.
     """
     rows = list(table)
-    choices = {
-        group: _choose(group, names, rows, lacks, forced) for group, names in VARIANTS.items()
-    }
+    ways = {group: _ordered(group, names, group in stays) for group, names in VARIANTS.items()}
+    choices = {group: _choose(group, names, rows, lacks, forced) for group, names in ways.items()}
     chosen = tuple(row for row in rows if _belongs(row, choices))
     lacking = {row.program: why for row in chosen if (why := lacks(row))}
     return Selection(chosen, lacking, choices)
+
+
+def _ordered(group: str, names: tuple[str, ...], stays: bool) -> tuple[str, ...]:
+    first = CHEAPEST.get(group) if stays else None
+    return tuple(sorted(names, key=lambda name: name != first)) if first else names
 
 
 def in_plain(probe: Probe) -> bool:
@@ -62,7 +68,8 @@ def _choose(
         reasons = (why for row in own if (why := lacks(row)))
         why = _forbidden(name, names, forced) or next(reasons, None)
         if why is None:
-            return Choice(group, name, tuple(passed_over))
+            rest = names[len(passed_over) + 1 :]
+            return Choice(group, name, tuple(passed_over), rest)
         passed_over.append((name, why))
     if forced == "fentry" and "fentry" in names:
         why = dict(passed_over)["fentry"]
