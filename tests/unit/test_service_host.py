@@ -75,6 +75,13 @@ def test_a_step_that_fails_ends_it(tmp_path: Path) -> None:
     assert not after.exists()
 
 
+def test_a_step_that_hangs_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_RUN_S", 0.05)
+    with pytest.raises(TtftError) as caught:
+        carried(Plan((Step("wait", Run(("sleep", "60"))),)))
+    assert caught.value.message == "wait: sleep 60 did not end in 0 s"
+
+
 def test_a_folder_that_cannot_be_made_is_named() -> None:
     with pytest.raises(TtftError) as caught:
         carried(Plan((Step("unit", Write("/proc/none/x", "")),)))

@@ -267,12 +267,12 @@ def test_purging_touches_no_folder_of_the_users_choice() -> None:
 
 
 def test_removing_what_is_not_there() -> None:
-    assert uninstall(FRESH, purge=True) == Plan((Step("stop", None), RELOAD, FORGET))
+    assert uninstall(FRESH, purge=True) == Plan((Step("stop", None), FORGET))
 
 
 def test_a_package_is_removed_by_its_manager() -> None:
     found = uninstall(replace(INSTALLED, packaged=True), purge=False)
-    assert found == Plan((STOP, DISABLE, RELOAD, FORGET))
+    assert found == Plan((STOP, DISABLE, FORGET))
 
 
 def lines_of(text: str) -> list[str]:

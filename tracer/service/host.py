@@ -27,7 +27,7 @@ from tracer.service import plan
 from tracer.service.plan import Plan, Remove, Run, Situation, Step, Texts, Write
 
 _ASK_S = 2.0
-_RUN_S = 120.0
+_RUN_S = 180.0
 _LAST = ("-t", "ttftd", "-n", "5", "-o", "cat", "--no-pager")
 _SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
 """In a checkout; a wheel has them beside this module."""
@@ -204,9 +204,12 @@ def _output(*argv: str) -> str:
     """What a program prints; nothing where there is none of that name."""
     if not shutil.which(argv[0]):
         return ""
-    done = subprocess.run(  # noqa: S603 - fixed words
-        argv, capture_output=True, text=True, check=False, timeout=_RUN_S
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words
+            argv, capture_output=True, text=True, check=False, timeout=_RUN_S
+        )
+    except subprocess.TimeoutExpired:
+        return ""
     return done.stdout.strip()
 
 
@@ -273,9 +276,15 @@ def _remove(path: Path) -> None:
 
 
 def _run(step: Step, argv: tuple[str, ...], may_fail: bool, say: Callable[[str], None]) -> None:
-    done = subprocess.run(  # noqa: S603 - from the plan
-        argv, capture_output=True, text=True, check=False, timeout=_RUN_S
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - from the plan
+            argv, capture_output=True, text=True, check=False, timeout=_RUN_S
+        )
+    except subprocess.TimeoutExpired:
+        raise TtftError(
+            f"{step.say}: {' '.join(argv)} did not end in {_RUN_S:.0f} s",
+            "systemctl list-jobs shows what it waits for; then run the same command again",
+        ) from None
     if done.returncode == 0 or may_fail:
         return
     said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -238,12 +238,11 @@ def uninstall(now: Situation, *, purge: bool) -> Plan:
     gone = [UNIT_PATH, RUN_UNIT_PATH, SYSUSERS_PATH, NETWORK_PATH]
     if purge:
         gone += [DROP_INS, STATE, "/var/lib/private/ttft", "/etc/ttft"]
-    if not now.packaged:
-        steps += [
-            Step(f"remove {path}", Remove(path)) for path in gone if now.files.get(path) is not None
-        ]
-    if now.booted:
+    there = [] if now.packaged else [path for path in gone if now.files.get(path) is not None]
+    steps += [Step(f"remove {path}", Remove(path)) for path in there]
+    if now.booted and there:
         steps.append(Step("systemd reads its units again", Run(("systemctl", "daemon-reload"))))
+    if now.booted:
         forget = Run(("systemctl", "reset-failed", UNIT), may_fail=True)
         steps.append(Step("past failures forgotten", forget))
     if purge and now.user and not now.packaged:
