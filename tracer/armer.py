@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tracer.arming import GROUP, Arming, Change, Port, Why
+from tracer.arming import GROUP, Arming, Change, Why
+from tracer.doubt import Port
 from tracer.errors import RecordError
 from tracer.http.first import only_looks
 from tracer.kernel import layouts, wire
@@ -48,9 +49,20 @@ class Groups(Protocol):
 class _Order:
     """What the thread at the rings goes by: see tracer/arming.py."""
 
-    doubted_ns: int = 0
-    ports: frozenset[Port] = frozenset()
+    sure: Mapping[Port, int] = field(default_factory=dict)
     others: bool = True
+
+    @property
+    def doubted_ns(self) -> int:
+        """From when on some request's bytes turn the group on."""
+        return min(self.sure.values(), default=0)
+
+    def until_ns(self, conn: Conn) -> int:
+        """Until when bytes on this connection do not; 0: they do."""
+        if conn.netns:
+            return self.sure.get((conn.netns, conn.server_port), 0)
+        alike = (t for (_, port), t in self.sure.items() if port == conn.server_port)
+        return min(alike, default=0)
 
 
 class Armer:
@@ -94,7 +106,7 @@ class Armer:
         arming = self._arming
         for tgid in arming.starved():
             self._groups.time_faults(tgid)
-        self._order = _Order(arming.doubted_ns, arming.asked_before, arming.some_never_asked)
+        self._order = _Order(arming.sure(), arming.some_never_asked)
         if not self._on and self._in_doubt(now_ns + _AHEAD_NS):
             self._rings.doze()
         return [armed for _, armed in turned]
@@ -141,11 +153,5 @@ class Armer:
         except RecordError:
             return None
         assert isinstance(raw, RawPacket)
-        sure = ts_ns <= self._order.doubted_ns and self._asked_before(raw.conn)
+        sure = ts_ns <= self._order.until_ns(raw.conn)
         return None if sure or not raw.payload or only_looks(raw.payload) else "arrival"
-
-    def _asked_before(self, conn: Conn) -> bool:
-        ports = self._order.ports
-        if conn.netns:
-            return (conn.netns, conn.server_port) in ports
-        return any(port == conn.server_port for _, port in ports)

@@ -12,12 +12,13 @@ unload a model otherwise is seen as it happens: the end of a process, a control 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 import msgspec
 
+from tracer.doubt import FOREVER_NS, Kind, Listener, Port, Trees
 from tracer.http.endpoints import is_inference
 from tracer.http.first import LOOKS
 from tracer.records import (
@@ -66,13 +67,8 @@ _PROCESSES_MAX = 4096
 _FILES_MAX = 4096
 _TOOK_KEPT = 9
 _TYPICAL_OF = 3
-#: Later than anything.
-FOREVER_NS = 1 << 62
 #: A pause counts as survived if the group was on this soon after the arrival that ended it.
 _SOON_NS = 20_000_000
-
-Port = tuple[int, int]
-Kind = tuple[str | None, bool | None]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,36 +92,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True, eq=False)
-class _Listener:
-    """A listening port. `open`: exchanges that are not over; `heard_ns`: when one last moved.
-
-    `safe_ns`: the longest pause that a request came through warm. `fickle`: it took up weights
-    after one that was safe, so no pause proves anything.
-    """
-
-    tgid: int
-    heard_ns: int | None = None
-    safe_ns: int = 0
-    fickle: bool = False
-    open: set[int] = field(default_factory=set)
-    took: dict[Kind, deque[int]] = field(default_factory=dict)
-
-    @property
-    def doubted_ns(self) -> int:
-        """From when on what it holds is no longer sure."""
-        if self.open:
-            return FOREVER_NS
-        return (self.heard_ns or 0) + (0 if self.fickle else self.safe_ns)
-
-
-@dataclass(slots=True, eq=False)
 class _Asked:
     """A request that was not answered yet. `pause_ns` None: the first one ever.
 
     `cold`: something cold happened meanwhile.
     """
 
-    at: _Listener
+    at: Listener
     arrival_ns: int
     pause_ns: int | None
     endpoint: str | None
@@ -146,11 +119,10 @@ class Arming:
         self.why: Why = "start"
         self.since_ns = now_ns
         self._cold_ns = now_ns
-        self._heard_ns = now_ns
         self._wanted: Why | None = None
-        self._listeners: dict[Port, _Listener] = {}
+        self._listeners: dict[Port, Listener] = {}
         self._asked: dict[int, _Asked] = {}
-        self._talks: dict[int, _Listener] = {}
+        self._talks: dict[int, Listener] = {}
         self._weights: dict[tuple[int, int], None] = {}
         self._parents: dict[int, int] = {}
         self._young: dict[int, int] = {}
@@ -215,9 +187,8 @@ class Arming:
         self._wanted = "control"
         self._cold_ns = max(self._cold_ns, ts_ns)
 
-    def _hear(self, at: _Listener, ts_ns: int) -> None:
+    def _hear(self, at: Listener, ts_ns: int) -> None:
         at.heard_ns = max(at.heard_ns or 0, ts_ns)
-        self._heard_ns = max(self._heard_ns, ts_ns)
 
     def _answered(self, xid: int, ts_ns: int, *, good: bool) -> None:
         """The first token, or the end without one."""
@@ -303,7 +274,7 @@ class Arming:
             while len(kept) > _PROCESSES_MAX:
                 del kept[next(iter(kept))]
 
-    def _grown(self, at: _Listener) -> None:
+    def _grown(self, at: Listener) -> None:
         """Who answers has started up, and so have its helpers, but not who listens for itself."""
         listening = {other.tgid for other in self._listeners.values()}
         for tgid in list(self._young):
@@ -320,30 +291,28 @@ class Arming:
         if isinstance(record, Unlisten):
             self._listeners.pop(key, None)
         elif key not in self._listeners or self._listeners[key].tgid != record.tgid:
-            self._listeners[key] = _Listener(record.tgid)
+            self._listeners[key] = Listener(record.tgid)
         while len(self._listeners) > _PORTS_MAX:
             del self._listeners[next(iter(self._listeners))]
 
-    def _listener(self, netns: int, port: int) -> _Listener:
+    def _listener(self, netns: int, port: int) -> Listener:
         found = self._listeners.get((netns, port))
         if found is None:
             # Which namespace is not always known.
             alike = (at for (_, p), at in self._listeners.items() if p == port and not netns)
-            found = next(alike, None) or self._listeners.setdefault((netns, port), _Listener(0))
+            found = next(alike, None) or self._listeners.setdefault((netns, port), Listener(0))
         return found
 
     # --- what is to be done ------------------------------------------------------------
 
-    @property
-    def doubted_ns(self) -> int:
-        """From when on bytes of a request turn the group on, at a port that was asked before."""
-        heard = [at.doubted_ns for at in self._listeners.values() if at.heard_ns is not None]
-        return min(heard, default=0)
+    def sure(self) -> dict[Port, int]:
+        """Until when bytes of a request leave the group off, by ports that served requests.
 
-    @property
-    def asked_before(self) -> frozenset[Port]:
-        """Ports that served requests: at any other the first one turns the group on."""
-        return frozenset(k for k, at in self._listeners.items() if at.heard_ns is not None)
+        At any other the first one turns the group on.
+        """
+        trees = self._trees()
+        asked = ((port, at) for port, at in self._listeners.items() if at.heard_ns is not None)
+        return {port: trees.doubted_ns(at) for port, at in asked}
 
     @property
     def some_never_asked(self) -> bool:
@@ -352,7 +321,11 @@ class Arming:
 
     def doubts(self, netns: int, port: int, ts_ns: int) -> bool:
         """Whether a request that comes now may find its model gone."""
-        return self._listener(netns, port).heard_ns is None or ts_ns > self.doubted_ns
+        at = self._listener(netns, port)
+        return at.heard_ns is None or ts_ns > self._trees().doubted_ns(at)
+
+    def _trees(self) -> Trees:
+        return Trees(self._listeners.values(), self._parents)
 
     def due(self, now_ns: int) -> Change | None:
         """What is to be done now."""
@@ -374,9 +347,8 @@ class Arming:
         if self._young:
             due_ns = max(due_ns, max(self._young.values()) + self._policy.start_ns)
         # While requests keep coming, and one may find its model gone, going off is no use.
-        if self.doubted_ns < due_ns:
-            due_ns = max(due_ns, self._heard_ns + quiet_ns)
-        return due_ns
+        heard = self._trees().heard_in_doubt(due_ns)
+        return max(due_ns, max(heard, default=0) + quiet_ns)
 
     def changed(self, change: Change, ts_ns: int) -> None:
         """It was done: in effect since then."""

@@ -22,11 +22,12 @@ from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
 from tracer.api_streams import events_fanout, records_fanout
 from tracer.armer import Armer
-from tracer.arming import FOREVER_NS, GROUP, WORDS, Arming, Policy
+from tracer.arming import GROUP, WORDS, Arming, Policy
 from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
+from tracer.doubt import FOREVER_NS
 from tracer.engine import Engine
 from tracer.errors import TtftError
 from tracer.exports import Exports

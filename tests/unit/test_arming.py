@@ -206,8 +206,13 @@ def test_who_reloads_within_a_safe_pause_is_never_trusted_again() -> None:
     assert told.changes[-1] == (58, True, "arrival")
 
 
+def found(tgid: int, ppid: int) -> Process:
+    return Process(ts_ns=0, tgid=tgid, ppid=ppid, start_ns=0, comm="x")
+
+
 def test_another_holder_that_was_idle_longer_keeps_all_in_doubt() -> None:
     told = Told()
+    told.tell(found(FRONT, 1), found(RUNNER, FRONT))
     told.tell(Listen(ts_ns=0, tgid=RUNNER, netns=NETNS, port=9000))
     told.warm(1, port=9000)
     told.warm(1.5)
@@ -218,6 +223,23 @@ def test_another_holder_that_was_idle_longer_keeps_all_in_doubt() -> None:
     told.tell(Unlisten(ts_ns=at(18), netns=NETNS, port=9000))
     told.warm(18.1)
     assert told.turns(2) == [(18.2, False, "quiet")]
+
+
+def test_a_server_that_is_idle_keeps_no_other_in_doubt() -> None:
+    """Both were started by one shell; only what descends from a server is of it."""
+    told = Told()
+    other = 300
+    told.tell(found(FRONT, 50), found(other, 50), found(RUNNER, other))
+    told.tell(Listen(ts_ns=0, tgid=RUNNER, netns=NETNS, port=9000))
+    told.warm(1, port=9000)
+    told.warm(1.5)
+    told.warm(3)
+    assert told.look(6.1) == [(6.1, False, "quiet")]
+    for number in range(12):
+        told.warm(7 + number)
+    assert told.turns(1) == [(7, True, "arrival"), (10.1, False, "quiet")], "the pause was safe"
+    told.warm(30, port=9000)
+    assert told.changes[3] == (30, True, "arrival")
 
 
 def forked(seconds: float, child: int, parent: int = FRONT) -> Fork:
