@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.vm import lane
+from tests.vm import lane, setups
 from tests.vm.cache import BuildError
 from tests.vm.machine import GuestError, Result
 
@@ -32,6 +32,8 @@ def _job(item: pytest.Item) -> tuple[Callable[[str], Result], str] | None:
         return None
     if "host" in parameters:
         return lane.boot_host, str(parameters["host"])
+    if "made_on" in parameters:
+        return setups.boot, str(parameters["made_on"])
     return lane.boot, str(parameters["kernel"])
 
 
