@@ -286,7 +286,7 @@ class Daemon:
             history=History(
                 path=str(self._config.database),
                 size_bytes=self.store.size_bytes(),
-                pending=self.store.pending,
+                pending=self.store.pending + self._backlog.waiting,
                 dropped=self.store.dropped,
                 trouble=trouble.message if trouble else None,
                 hint=trouble.hint if trouble else None,

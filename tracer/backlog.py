@@ -32,6 +32,11 @@ class Backlog:
         self._thread = threading.Thread(target=self._run, name="ttft-history", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that were not put yet."""
+        return len(self._waiting)
+
     def add(self, derived: Sequence[Derived]) -> None:
         """Returns at once."""
         with self._wake:

@@ -38,6 +38,7 @@ def test_a_slow_disk_holds_up_nobody_and_loses_nothing() -> None:
     backlog.add(items("b", "c"))
     backlog.add(items("d"))
     assert written == []
+    assert backlog.waiting == 3
     disk.set()
     backlog.close()
     assert written == [items("a"), items("b", "c", "d")]
@@ -68,6 +69,7 @@ def test_closing_an_idle_backlog_writes_nothing() -> None:
     backlog = Backlog(written.append)
     backlog.close()
     assert written == []
+    assert backlog.waiting == 3
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -128,6 +128,16 @@ def test_a_stranger_that_listens_is_a_server_by_its_port_or_not_at_all() -> None
     assert (9, 70) in kernel.ports
 
 
+def test_who_starts_all_others_is_no_server() -> None:
+    """It listens on behalf of services: to watch it were to watch the whole host."""
+    kernel = Noted()
+    discovery = Discovery(kernel, [Rule(name="by port", port=70)])
+    opened = Listen(ts_ns=2, tgid=1, netns=9, port=70)
+    assert not discovery.serves(opened)
+    assert discovery.translate(opened) == []
+    assert (kernel.watched, kernel.ports) == (set(), set())
+
+
 def test_a_server_known_by_its_port_alone_is_found_when_it_ran_before_us() -> None:
     """Our own listener stands for it; what listens elsewhere stays a stranger."""
     me = os.getpid()

@@ -41,6 +41,8 @@ from tracer.records import (
 from tracer.servers import SERVER_COMMS
 
 _FILES_LIMIT = 4096
+#: It opens ports for services that it starts when asked; no server, and everyone's ancestor.
+_INIT = 1
 
 
 class Watchable(Protocol):
@@ -235,7 +237,7 @@ class Discovery:
         wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
         if not wanted:
             return []
-        owners = proc.socket_owners(psutil.pids())
+        owners = proc.socket_owners([tgid for tgid in psutil.pids() if tgid != _INIT])
         records: list[AnyRecord] = []
         for inode, rule in wanted.items():
             owner = owners.get(inode)
@@ -418,7 +420,8 @@ class Discovery:
         known = self._recognise(listen.tgid)
         if known is not None:
             return known
-        rule = next((r for r in self._rules if r.port == listen.port and r.by_port), None)
+        fits = (r for r in self._rules if r.port == listen.port and r.by_port)
+        rule = None if listen.tgid == _INIT else next(fits, None)
         return None if rule is None else (Command(program=rule.program, role="single"), rule)
 
     def _file(self, raw: RawFile) -> list[AnyRecord]:
