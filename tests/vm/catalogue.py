@@ -28,20 +28,8 @@ class UserlandSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systemd: bool = False
 
 
-class HostSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A way that a host may be. `before`: a command that makes it so; `within`: a prefix."""
-
-    kernel: str
-    cgroup: str = "v2"
-    mounts: tuple[str, ...] = ("tracefs", "debugfs", "bpffs", "securityfs")
-    append: str = ""
-    before: str = ""
-    within: str = ""
-
-
 class Catalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: dict[str, KernelSpec]
-    hosts: dict[str, HostSpec]
     userlands: dict[str, UserlandSpec]
 
 

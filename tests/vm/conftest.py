@@ -30,8 +30,6 @@ def _job(item: pytest.Item) -> tuple[Callable[[str], Result], str] | None:
     parameters = item.callspec.params if isinstance(item, pytest.Function) else {}
     if item.get_closest_marker("vm") is None:
         return None
-    if "host" in parameters:
-        return lane.boot_host, str(parameters["host"])
     if "made_on" in parameters:
         return setups.boot, str(parameters["made_on"])
     return lane.boot, str(parameters["kernel"])

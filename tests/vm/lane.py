@@ -32,11 +32,6 @@ def kernels() -> list[str]:
     return os.environ.get("TTFT_VM_KERNELS", "").split() or catalogue.lane()
 
 
-def hosts() -> list[str]:
-    """Those on a kernel of this run, by name."""
-    return [name for name, spec in catalogue.catalogue().hosts.items() if spec.kernel in kernels()]
-
-
 def checks() -> list[str]:
     """Names of what runs in every guest: guest/check_NAME.py."""
     return sorted(path.stem.removeprefix("check_") for path in HERE.glob("guest/check_*.py"))
@@ -46,14 +41,6 @@ def boot(kernel: str) -> Result:
     """One boot for all checks; everything it leaves is in build/vm/KERNEL."""
     commands = [f"python3 tests/vm/guest/check_{name}.py" for name in checks()]
     return _run(kernel, Options(command_s=TIMEOUT_S), commands, OUT / kernel)
-
-
-def boot_host(name: str) -> Result:
-    """A boot of a host as it comes; everything it leaves is in build/vm/host-NAME."""
-    spec = catalogue.catalogue().hosts[name]
-    options = Options(cgroup=spec.cgroup, mounts=spec.mounts, append=spec.append)
-    commands = [spec.before or "true", f"{spec.within} python3 tests/vm/guest/host.py"]
-    return _run(spec.kernel, options, commands, OUT / f"host-{name}")
 
 
 def _run(kernel: str, options: Options, commands: list[str], out: Path) -> Result:
