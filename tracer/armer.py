@@ -15,10 +15,11 @@ from typing import Protocol
 
 from tracer.arming import GROUP, Arming, Change, Why
 from tracer.doubt import Port
-from tracer.errors import RecordError
+from tracer.errors import KernelError, RecordError
 from tracer.http.first import only_looks
 from tracer.kernel import layouts, wire
 from tracer.kernel.wire import RawPacket
+from tracer.log import log
 from tracer.records import AnyRecord, Armed, Conn
 
 #: The next step may be so far off: doubt that comes up before is doubt now.
@@ -36,6 +37,8 @@ class Rings(Protocol):
 
 class Groups(Protocol):
     """What is asked of tracer/kernel/loader.py: attach and detach give ns.
+
+    `attach` raises KernelError where that cannot be now.
 
     `time_faults`: minor faults of a process are to be timed as well.
     """
@@ -74,6 +77,7 @@ class Armer:
         self._arming = arming
         self._lock = threading.Lock()
         self._on = True
+        self._trouble: str | None = None
         self._turned: list[tuple[Change, Armed]] = []
         self._order = _Order()
         self.state = Armed(ts_ns=arming.since_ns, group=GROUP, on=True, why=arming.why)
@@ -99,8 +103,7 @@ class Armer:
             for change, armed in self._turned:
                 self._arming.changed(change, armed.ts_ns)
             due = self._arming.due(now_ns)
-            if due is not None:
-                self._turn(due)
+            if due is not None and self._turn(due):
                 self._arming.changed(due, self.state.ts_ns)
             turned, self._turned = self._turned, []
         arming = self._arming
@@ -111,11 +114,21 @@ class Armer:
             self._rings.doze()
         return [armed for _, armed in turned]
 
-    def _turn(self, change: Change) -> None:
-        """Under the lock: attach or detach. It counts as off from before, as on from after."""
+    def _turn(self, change: Change) -> bool:
+        """Under the lock: attach or detach. It counts as off from before, as on from after.
+
+        False where it cannot be attached now: it stays off, and the next step tries again.
+        """
         began_ns = time.monotonic_ns()
         if change.on:
-            took_ns = self._groups.attach(GROUP)
+            try:
+                took_ns = self._groups.attach(GROUP)
+            except KernelError as error:
+                if error.message != self._trouble:
+                    log(f"{GROUP}: {error.message}; tried again, unseen until then")
+                self._trouble = error.message
+                return False
+            self._trouble = None
             ts_ns = time.monotonic_ns()
         else:
             ts_ns = began_ns
@@ -124,6 +137,7 @@ class Armer:
         self._rings.look = None if change.on else self._look
         self.state = Armed(ts_ns=ts_ns, group=GROUP, on=change.on, why=change.why, took_ns=took_ns)
         self._turned.append((change, self.state))
+        return True
 
     # --- at the rings ----------------------------------------------------------------
 

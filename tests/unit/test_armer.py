@@ -6,9 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.unit.test_wire import V4, pack
 from tracer.armer import Armer
 from tracer.arming import Arming, Policy
+from tracer.errors import KernelError
 from tracer.kernel import layouts
 from tracer.records import (
     AnyRecord,
@@ -36,12 +39,15 @@ class Kernel:
         self.did: list[str] = []
         self.look: Callable[[list[bytes]], bool] | None = None
         self.naps = 0
+        self.full = False
         self.doze = self._doze
 
     def _doze(self) -> None:
         self.naps += 1
 
     def attach(self, group: str) -> int:
+        if self.full:
+            raise KernelError("Too many open files")
         self.did.append(f"+{group}")
         return 7
 
@@ -151,6 +157,23 @@ def test_a_port_that_was_never_asked_is_always_in_doubt() -> None:
     assert made.look(packet(b"POST / HTTP/1.1\r\n", ts_ns=1)) is True
     assert made.kernel.did == ["-files"]
     assert made.look(elsewhere) is False
+    assert made.kernel.did == ["-files", "+files"]
+
+
+def test_what_cannot_be_attached_now_stays_off_and_is_tried_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = Made()
+    made.off()
+    made.kernel.full = True
+    assert made.look(fork()) is False
+    child = Fork(ts_ns=time.monotonic_ns(), parent=1, child=2, comm="x")
+    assert [made.step(child), made.step()] == [[], []]
+    assert not made.armer.state.on
+    assert made.kernel.look is not None
+    assert capsys.readouterr().err.count("Too many open files") == 1
+    made.kernel.full = False
+    assert made.step() == [(True, "process")]
     assert made.kernel.did == ["-files", "+files"]
 
 

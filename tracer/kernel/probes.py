@@ -183,6 +183,7 @@ class Probes:
         self.selection = selection
         self.missing = dict(selection.lacking)
         self._attached: set[str] = set()
+        self._once: set[str] = set()
         self._links = Links()
         self._events: dict[str, FaultEvents] = {}
 
@@ -205,10 +206,13 @@ class Probes:
         return found
 
     def attach(self, group: str, tgids: list[int] | None = None) -> int:
-        """Attach a group, perf events of it to these processes; ns, 0 where it was attached."""
+        """Attach a group, perf events of it to these processes; ns, 0 where it was attached.
+
+        KernelError where it was attached before and cannot be now: then none of it is.
+        """
         if group in self._attached:
             return 0
-        began = time.monotonic_ns()
+        began, known = time.monotonic_ns(), set(self.missing)
         self._attached.add(group)
         rows = self.selection.group(group)
         chosen = {p.program: self.programs[p.program] for p in rows if p.program in self.programs}
@@ -220,7 +224,17 @@ class Probes:
         for name, program in chosen.items():
             if name not in EVENTS and program.probe.section != UPROBE:
                 self._attach_one(name, program)
+        self._check_again(group, known)
         return time.monotonic_ns() - began
+
+    def _check_again(self, group: str, known: set[str]) -> None:
+        """What could be attached once and cannot now is no lack of this kernel."""
+        failed = self.missing.keys() - known
+        if failed and group in self._once:
+            why = "; ".join(dict.fromkeys(self.missing.pop(name) for name in sorted(failed)))
+            self.detach(group)
+            raise KernelError(why)
+        self._once.add(group)
 
     def _attach_one(self, name: str, program: Program) -> None:
         in_cgroup = program.probe.section.startswith("cgroup_skb/")
