@@ -17,6 +17,8 @@ from tracer.startup import Start, early_head_ns, program_of
 HANDOVER_NS = 50_000_000
 #: A front that passed a request on this fast had not kept it back for anyone.
 ROUTING_NS = 20_000_000
+#: Our prompt time is to be within this of the server's own.
+_NEAR_NS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,13 @@ def _begun_ns(scene: Scene, head_ns: int, free_ns: int | None) -> int:
     return min(head_ns, max(earliest, _latest_start_ns(scene)))
 
 
+def _worked_ns(scene: Scene, decode_ns: int, free_ns: int | None) -> int:
+    """The first decode, unless the server had worked on the prompt well before, by its own word:
+    on what it kept of earlier ones, say."""
+    begun_ns = _begun_ns(scene, decode_ns, free_ns)
+    return decode_ns if decode_ns - begun_ns <= _NEAR_NS else begun_ns
+
+
 def prompt(scene: Scene, starts: list[Start]) -> Prompt:
     """Prompt start by the headers where they tell, else the last of hop, free slot, readiness."""
     if not engine_seen(scene):
@@ -128,7 +137,8 @@ def prompt(scene: Scene, starts: list[Start]) -> Prompt:
         free = _free_ns(ahead, head)
         decoded = _decoded(scene, free, None)
         if decoded is not None and decoded[1]:
-            return Prompt(decoded[0], False, free, tuple(ahead))
+            begin = _worked_ns(scene, decoded[0], free)
+            return Prompt(begin, begin != decoded[0], free, tuple(ahead))
         begin = _begun_ns(scene, head, free)
         return Prompt(begin, begin != head, free, tuple(ahead))
     latest = _latest_start_ns(scene)

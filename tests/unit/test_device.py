@@ -137,7 +137,7 @@ def test_prompt_start_is_the_first_decode_of_its_tokens() -> None:
     [
         ([decode(2, 26)], 2),
         ([decode(2, 13), decode(10, 13)], 2),
-        ([decode(2, 512), decode(10, 26)], 10),  # of another slot, before
+        ([decode(2, 512), decode(9, 26)], 9),  # of another slot, before
         ([decode(2, 52, n=2, end=40)], 2),  # the second of them after the first token
         ([decode(2, 25)], None),  # it does not add up
         ([decode(31, 26)], None),  # after the first token
@@ -259,3 +259,18 @@ def test_small_uploads_leave_a_request_warm() -> None:
         ),
     )
     assert derive(e).warm
+
+
+@pytest.mark.parametrize(
+    ("prompt_ms", "begun", "estimate"),
+    [(20.3, 9.5, False), (25.2, 9.5, False), (25.8, 4, True), (60.0, 1, True), (None, 9.5, False)],
+)
+def test_work_on_the_prompt_well_before_its_first_decode(
+    prompt_ms: float | None, begun: float, estimate: bool
+) -> None:
+    """Restoring what was kept of an earlier prompt is work, too, by the server's own word."""
+    says = Says(prompt_ms=prompt_ms, prompt_n=26)
+    served = hop(arrival=1, read=1.1, body=1, head=3, first_token=29.8, end=100, says=says)
+    t = timeline.build(warm_router(calls=(decode(9.5, 26),), hop=served))
+    assert t.prompt_start_ns == ns(begun)
+    assert any(c.estimate for c in t.claims if c.stage == "prefill.prompt") == estimate

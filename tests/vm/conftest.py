@@ -27,9 +27,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _job(item: pytest.Item) -> tuple[Callable[[str], Result], str] | None:
     """The boot that a test looks at."""
-    parameters = item.callspec.params if isinstance(item, pytest.Function) else {}
-    if item.get_closest_marker("vm") is None:
+    if item.get_closest_marker("vm") is None or not isinstance(item, pytest.Function):
         return None
+    parameters = item.callspec.params
     if "made_on" in parameters:
         return setups.boot, str(parameters["made_on"])
     return lane.boot, str(parameters["kernel"])

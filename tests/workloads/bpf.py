@@ -100,6 +100,12 @@ def held(pid: int) -> tuple[set[int], set[int]]:
     return programs, links
 
 
+def linked(pid: int) -> set[str]:
+    """Names of the programs that a process has links for: of those that are attached."""
+    links = [fields for fields in _fdinfo(pid) if "link_id" in fields and "prog_id" in fields]
+    return {one.name for one in ran(int(fields["prog_id"]) for fields in links).values()}
+
+
 @dataclass(frozen=True)
 class Ran:
     """A loaded program, and how it ran while the kernel counted. `missed`: runs left out."""
