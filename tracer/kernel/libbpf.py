@@ -19,6 +19,7 @@ from tracer.errors import KernelError
 CARRIED = Path(__file__).parent / "libs"
 """Libraries that the wheel carries, a folder for each machine."""
 
+_TRIES = 100
 MISSING_HINT = "install libbpf 1.0 or newer: apt-get install libbpf1"
 _HINTS = {
     errno.EPERM: "BPF needs root with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; see `ttft doctor`",
@@ -339,7 +340,12 @@ def lookup(fd: int, key: bytes, size: int) -> bytes | None:
 
 
 def update(fd: int, key: bytes, value: bytes, flags: int = 0) -> None:
-    _check("cannot write a map", library().bpf_map_update_elem(fd, key, value, flags))
+    """Tried again where a task's storage was being made at the same moment (EAGAIN)."""
+    for _ in range(_TRIES):
+        result = library().bpf_map_update_elem(fd, key, value, flags)
+        if result >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
+    _check("cannot write a map", result)
 
 
 def delete(fd: int, key: bytes) -> bool:
