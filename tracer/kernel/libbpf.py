@@ -345,6 +345,7 @@ def update(fd: int, key: bytes, value: bytes, flags: int = 0) -> None:
         result = library().bpf_map_update_elem(fd, key, value, flags)
         if result >= 0 or ctypes.get_errno() != errno.EAGAIN:
             break
+        os.sched_yield()
     _check("cannot write a map", result)
 
 
