@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,10 @@ import pytest
 
 from tests.unit.answer_cases import spike
 from tests.unit.cli_runs import MAIN, ROOT, Runner
-from tests.unit.fake_daemon import REQUESTS, FakeDaemon, serving
+from tests.unit.fake_daemon import REQUESTS, FakeDaemon
 from tracer import answers, cli
 
 DAEMON = "from tracer.cli import daemon_main; daemon_main()"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
-    with serving(tmp_path_factory.mktemp("cli")) as running:
-        yield running
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
-    return Runner(capfdbinary)
-
-
-@pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes], daemon: FakeDaemon) -> Runner:
-    return Runner(capfdbinary, daemon.socket)
 
 
 def whole(index: int) -> Any:

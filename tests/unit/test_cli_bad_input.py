@@ -31,22 +31,6 @@ ASKING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
-    with serving(tmp_path_factory.mktemp("cli")) as running:
-        yield running
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
-    return Runner(capfdbinary)
-
-
-@pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes], daemon: FakeDaemon) -> Runner:
-    return Runner(capfdbinary, daemon.socket)
-
-
 def refused(ran: Ran, code: int, *words: str) -> None:
     """It failed with that code, and said what and a hint in a few lines."""
     assert (ran.code, ran.out) == (code, "")

@@ -8,32 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.unit.cli_runs import MAIN, ROOT, Runner
-from tests.unit.fake_daemon import FakeDaemon, serving
+from tests.unit.fake_daemon import serving
 from tracer.recording import end_line, header, line
 from tracer.records import Host, Tick
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
-    with serving(tmp_path_factory.mktemp("cli")) as running:
-        yield running
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
-    return Runner(capfdbinary)
-
-
-@pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes], daemon: FakeDaemon) -> Runner:
-    return Runner(capfdbinary, daemon.socket)
 
 
 def test_export(ask: Runner, tmp_path: Path) -> None:

@@ -27,22 +27,6 @@ HOSTILE = "\x1b]0;owned\x07\x9b31m\u202eevil\x7f\n\U000e0001"
 OBEYED = set("\x1b\x07\x9b\u202e\x7f\U000e0001")
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
-    with serving(tmp_path_factory.mktemp("cli")) as running:
-        yield running
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
-    return Runner(capfdbinary)
-
-
-@pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes], daemon: FakeDaemon) -> Runner:
-    return Runner(capfdbinary, daemon.socket)
-
-
 def test_the_sum_comes_first_then_each(ask: Runner) -> None:
     ran = ask("spikes", "--since", "36500d")
     assert (ran.code, ran.err) == (0, "")
