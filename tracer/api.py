@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ DAY_NS = 86_400_000_000_000
 TRACE_MAX = 500
 STREAMS_MAX = {"events": 8, "records": 2}
 """Each recording may hold back 4 MiB for a slow reader."""
+STREAMS_PER_USER = {"events": 4, "records": 1}
+"""Of those, so that nobody keeps the others from watching."""
 HEARTBEAT_S = 15.0
 
 
@@ -77,7 +80,8 @@ class _Routes:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._streams = {"events": 0, "records": 0}
+        self._streams: Counter[str] = Counter()
+        self._users: Counter[tuple[str, int | None]] = Counter()
 
     def status(self, request: Request) -> Response:
         query(request)
@@ -164,34 +168,43 @@ class _Routes:
 
     def events(self, request: Request) -> Response:
         query(request)
-        self._check_streams("events")
-        items = self._counted(
-            "events", _sse(with_heartbeat(self._backend.events(), HEARTBEAT_S, b""))
-        )
+        self._check_streams("events", request.uid)
+        items = _sse(with_heartbeat(self._backend.events(), HEARTBEAT_S, b""))
+        items = self._counted("events", request.uid, items)
         return Response(items, media_type="text/event-stream")
 
     def records(self, request: Request) -> Response:
         length_ns = duration_ns(query(request, "for"), "for")
-        self._check_streams("records")
+        self._check_streams("records", request.uid)
         items = self._backend.records()
         if length_ns is not None:
             items = _for(items, length_ns / 1e9)
-        items = self._counted("records", items)
+        items = self._counted("records", request.uid, items)
         return Response(items, media_type="application/x-ndjson")
 
-    def _check_streams(self, kind: str) -> None:
+    def _check_streams(self, kind: str, uid: int | None) -> None:
+        hint = "close one and try again"
         if self._streams[kind] >= STREAMS_MAX[kind]:
-            raise TtftError(
-                f"already {self._streams[kind]} streams of {kind} open", "close one and try again"
-            )
+            raise TtftError(f"already {self._streams[kind]} streams of {kind} open", hint)
+        own = self._users[kind, uid]
+        if own >= STREAMS_PER_USER[kind]:
+            raise TtftError(f"already {own} of this user's streams of {kind} open", hint)
 
-    async def _counted(self, kind: str, items: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def _counted(
+        self, kind: str, uid: int | None, items: AsyncIterator[bytes]
+    ) -> AsyncGenerator[bytes, None]:
+        # Several may have passed the check before the first was counted.
+        self._check_streams(kind, uid)
         self._streams[kind] += 1
+        self._users[kind, uid] += 1
         try:
             async for item in items:
                 yield item
         finally:
             self._streams[kind] -= 1
+            self._users[kind, uid] -= 1
+            if not self._users[kind, uid]:
+                del self._users[kind, uid]
 
 
 async def _sse(items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from socket import socket
 from typing import TypeVar
@@ -40,7 +40,10 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked. `pairs`: the query; `path_params`: filled in by who knows the paths."""
+    """What is asked, and which user asks.
+
+    `pairs`: the query; `path_params`: filled in by who knows the paths.
+    """
 
     method: str
     path: str
@@ -49,6 +52,7 @@ class Request:
     keep_alive: bool = True
     chunks: bool = True
     body_bytes: int = 0
+    uid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,21 @@ class Response:
     body: bytes | Iterator[bytes] | AsyncGenerator[bytes, None]
     status: int = 200
     media_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """Whose connection it is; `crowded`: it is one too many."""
+
+    uid: int
+    crowded: bool
+    peers: Peers
+
+    def refusal(self) -> tuple[int, str] | None:
+        """Why the next request is not answered: status and message."""
+        if self.crowded:
+            return 503, "too many connections"
+        return None if self.peers.ask(self.uid) else (429, "too many requests")
 
 
 T = TypeVar("T")
@@ -128,16 +147,11 @@ class Server:
         peer = peer_of(writer.get_extra_info("socket"))
         debug(f"connection of process {peer.pid}, user {peer.uid}, group {peer.gid}")
         crowded = not self._peers.come(peer.uid) or len(self._open) >= CONNECTIONS_MAX
+        caller = _Caller(peer.uid, crowded, self._peers)
         self._open[task] = False
-
-        def refusal() -> tuple[int, str] | None:
-            if crowded:
-                return 503, "too many connections"
-            return None if self._peers.ask(peer.uid) else (429, "too many requests")
-
         try:
             patience_s = HEAD_S
-            while await self._one(task, reader, writer, refusal, patience_s):
+            while await self._one(task, reader, writer, caller, patience_s):
                 patience_s = KEEP_S
         except (OSError, asyncio.CancelledError):
             # The client is gone, or we are about to go.
@@ -152,7 +166,7 @@ class Server:
         task: asyncio.Task[None],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        refusal: Callable[[], tuple[int, str] | None],
+        caller: _Caller,
         patience_s: float,
     ) -> bool:
         """Read one request and answer it; whether another may follow."""
@@ -164,10 +178,10 @@ class Server:
         if request is None:
             return False
         self._open[task] = True
-        if (refused := refusal()) is not None:
+        if (refused := caller.refusal()) is not None:
             await self._send(reader, writer, None, self._refuse(*refused))
             return False
-        response = await self._handler(request)
+        response = await self._handler(replace(request, uid=caller.uid))
         goes_on = await self._send(reader, writer, request, response)
         self._open[task] = False
         return goes_on

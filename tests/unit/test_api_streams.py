@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.unit.fake_daemon import FakeDaemon, serving
+from tests.unit.fake_daemon import FakeBackend, FakeDaemon, serving
 from tracer import api
+from tracer.api_http import Request
 from tracer.api_streams import Fanout, SlowReader, with_heartbeat
 from tracer.client import Client
 from tracer.errors import TtftError
+from tracer.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +117,69 @@ def test_records_for_a_time_end_well(daemon: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "records"])
-def test_streams_are_bounded_by_kind(daemon: FakeDaemon, kind: str) -> None:
+def test_streams_are_bounded_by_kind_and_user(daemon: FakeDaemon, kind: str) -> None:
     """What each may hold back for a slow reader adds up; one kind must not shut out the other."""
     client = Client(str(daemon.socket))
-    held = [client.stream(f"/v1/{kind}") for _ in range(api.STREAMS_MAX[kind])]
+    held = [client.stream(f"/v1/{kind}") for _ in range(api.STREAMS_PER_USER[kind])]
     for stream in held:
         next(stream)
-    with pytest.raises(TtftError, match=f"already {len(held)} streams of {kind} open"):
+    with pytest.raises(TtftError, match=f"already {len(held)} of this user's streams of {kind}"):
         next(client.stream(f"/v1/{kind}"))
     other = client.stream("/v1/records" if kind == "events" else "/v1/events")
     assert next(other)
     for stream in (*held, other):
         stream.close()
+
+
+@pytest.mark.parametrize("kind", ["events", "records"])
+def test_one_user_leaves_streams_to_the_others(tmp_path: Path, kind: str) -> None:
+    async def check(backend: FakeBackend) -> None:
+        routes = api._Routes(backend)
+        ask = getattr(routes, kind)
+
+        async def open_as(uid: int, times: int) -> list[AsyncGenerator[bytes, None]]:
+            bodies = [ask(Request("GET", f"/v1/{kind}", uid=uid)).body for _ in range(times)]
+            for body in bodies:
+                await anext(body)
+            return bodies
+
+        most, own = api.STREAMS_MAX[kind], api.STREAMS_PER_USER[kind]
+        first = await open_as(1000, own)
+        with pytest.raises(TtftError, match="this user's streams"):
+            await open_as(1000, 1)
+        second = await open_as(1001, most - own)
+        with pytest.raises(TtftError, match=f"already {most} streams of {kind} open"):
+            await open_as(1002, 1)
+        await first.pop().aclose()
+        third = await open_as(1002, 1)
+        for body in (*first, *second, *third):
+            await body.aclose()
+        assert (+routes._streams, routes._users) == ({}, {})
+
+    with closing(Store(tmp_path / "history.db")) as store:
+        asyncio.run(check(FakeBackend(store)))
+
+
+def test_who_asks_at_once_gets_no_more_streams(tmp_path: Path) -> None:
+    """Each is counted when it begins, which is after it was let in."""
+
+    async def check(backend: FakeBackend) -> None:
+        routes = api._Routes(backend)
+        own = api.STREAMS_PER_USER["events"]
+        bodies = [routes.events(Request("GET", "/", uid=1)).body for _ in range(own + 1)]
+        for body in bodies[:-1]:
+            assert isinstance(body, AsyncGenerator)
+            await anext(body)
+        last = bodies[-1]
+        assert isinstance(last, AsyncGenerator)
+        with pytest.raises(TtftError, match="this user's streams"):
+            await anext(last)
+        for body in bodies:
+            assert isinstance(body, AsyncGenerator)
+            await body.aclose()
+
+    with closing(Store(tmp_path / "history.db")) as store:
+        asyncio.run(check(FakeBackend(store)))
 
 
 def test_readers_are_counted_and_bounded() -> None:
