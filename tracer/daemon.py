@@ -15,8 +15,8 @@ from tracer.api_socket import claim
 from tracer.config import Config
 from tracer.errors import ConfigError, KernelError, TtftError
 from tracer.host.own import one_arena
-from tracer.kernel import namespaces
-from tracer.kernel.features import HOST_ADVICE, missing_capabilities
+from tracer.kernel import namespaces, rights
+from tracer.kernel.features import HOST_ADVICE, capabilities, missing_capabilities
 from tracer.kernel.loader import Kernel
 from tracer.kernel.modtypes import without_module_types
 from tracer.kernel.probes import PROBES
@@ -77,14 +77,17 @@ def _check_rights() -> None:
             "ttftd is in a container with process ids of its own (a pid namespace), so it cannot "
             "tell whose events the kernel reports", f"{HOST_ADVICE}; docker has --pid=host",
         )  # fmt: skip
-    lacking = missing_capabilities()
-    if lacking and os.geteuid() != 0:
+    lacking, mask = missing_capabilities(), capabilities()
+    if lacking and not mask and os.geteuid() != 0:
         raise KernelError("ttftd must run as root", "start it with sudo, or as the ttftd service")
     if lacking:
         raise KernelError(
             f"ttftd lacks {', '.join(lacking)}",
-            "a container needs them given; a service needs them in AmbientCapabilities",
+            "a container needs them given; a service needs them in AmbientCapabilities "
+            "and CapabilityBoundingSet",
         )
+    for name, unseen in rights.blind(mask).items():
+        log(f"without {name}; not seen: {unseen}")
 
 
 def _check_groups(config: Config) -> None:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from tracer.errors import KernelError
-from tracer.kernel import cgroup, libbpf, namespaces, perf
+from tracer.kernel import cgroup, libbpf, namespaces, perf, rights
 from tracer.kernel.probes import PROBES, Probe, Selection
 from tracer.kernel.variants import MAPPED, in_plain, select
 
@@ -260,7 +260,13 @@ def _privilege() -> Fact:
     if namespaces.foreign("user"):
         value += " of an unprivileged container (a user namespace)"
         return Fact("privilege", value, False, "everything", HOST_ADVICE)
-    value += f", without {', '.join(lacking)}" if lacking else ""
+    unseen = {} if lacking else rights.blind(capabilities())
+    without = ", ".join(lacking or unseen)
+    value += f", without {without}" if without else ""
+    if unseen:
+        return Fact(
+            "privilege", value, False, "; ".join(dict.fromkeys(unseen.values())), rights.ADVICE
+        )
     return _fact("privilege", not lacking, value, "everything", "run ttftd as root")
 
 
