@@ -77,7 +77,8 @@ enum ttft_loss {
 	TTFT_LOSS_RING = 0,   /* no room in the ring */
 	TTFT_LOSS_TABLE = 1,  /* a map was full */
 	TTFT_LOSS_LOOKUP = 2, /* the memory map was locked, or a user page not there */
-	TTFT_LOSS_COUNT = 3,
+	TTFT_LOSS_HALF = 3,   /* the kernel left the program at the begin or end of a call out */
+	TTFT_LOSS_COUNT = 4,
 };
 
 struct {

@@ -83,24 +83,54 @@ INLINE bool enter_mapping(struct thread *t, long nr, const struct syscall_args *
 	return true;
 }
 
+/* Grows before the programs here are attached: what a thread was in before cannot be told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} armings SEC(".maps");
+
+INLINE u32 arming(void)
+{
+	u32 zero = 0, *now = bpf_map_lookup_elem(&armings, &zero);
+
+	return now ? *now : 0;
+}
+
+/* The kernel leaves a program out that is running on this processor already: for a stranger,
+ * maybe, where it may be preempted in it (seen on 7.2). So either half of a call may be missing;
+ * each is told by the other one.
+ */
+INLINE void count_half(void)
+{
+	count_lost(TTFT_SPAN, TTFT_LOSS_HALF);
+}
+
 /* The current thread, at the begin of a call, if its process is watched. */
-INLINE struct thread *watched_thread(struct task_struct *task)
+INLINE struct thread *watched_thread(struct task_struct *task, long nr)
 {
 	struct thread *t;
+	u32 now;
 
 	if (!is_watched(task) || is_compat_syscall(task))
 		return NULL;
 	t = thread_of_current();
 	if (!t)
 		return NULL;
-	t->call = 0;
+	now = arming();
+	if (t->call && t->wanted && t->arming == now)
+		count_half();
+	t->arming = now;
+	t->call = nr + 1;
+	t->wanted = 0;
 	t->want_magic = 0;
 	return t;
 }
 
-INLINE void begin_call(struct thread *t, long nr)
+INLINE void begin_call(struct thread *t)
 {
-	t->call = nr + 1;
+	t->wanted = 1;
 	t->enter_ns = bpf_ktime_get_ns();
 }
 
@@ -115,7 +145,7 @@ INLINE int on_enter(struct pt_regs *regs, long nr)
 	if (!has_span(nr))
 		return 0;
 	task = current_task();
-	t = watched_thread(task);
+	t = watched_thread(task, nr);
 	if (!t)
 		return 0;
 	args = syscall_args(regs);
@@ -126,7 +156,7 @@ INLINE int on_enter(struct pt_regs *regs, long nr)
 	else
 		wanted = enter_mapping(t, nr, &args);
 	if (wanted)
-		begin_call(t, nr);
+		begin_call(t);
 	return 0;
 }
 
@@ -207,15 +237,25 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 		exit_magic(t, nr, args, ret);
 }
 
-/* The current thread, at the end of a call whose begin it noted. */
+/* It began after the thread had been seen to begin another one. */
+INLINE bool missed_begin(const struct thread *t, struct task_struct *task)
+{
+	return t->arming == arming() && is_watched(task) && !is_compat_syscall(task);
+}
+
+/* The current thread, at the end of a call that succeeded, if it is one to tell. */
 INLINE struct thread *ending_thread(struct task_struct *task, long nr, long ret)
 {
 	struct thread *t = known_thread(task);
+	bool begun, failed = ret < 0 && ret >= -4095;
 
-	if (!t || t->call != nr + 1)
+	if (!t)
 		return NULL;
+	begun = t->call == nr + 1;
 	t->call = 0;
-	return ret < 0 && ret >= -4095 ? NULL : t;
+	if (!begun && !failed && missed_begin(t, task))
+		count_half();
+	return begun && t->wanted && !failed ? t : NULL;
 }
 
 INLINE int on_leave(struct pt_regs *regs, long nr, long ret)

@@ -44,7 +44,7 @@ int BPF_PROG(ttft_open_done, int folder, const char *name, void *how, int ret)
 
 INLINE int on_readv(const void *place, const u64 *pos)
 {
-	struct thread *t = watched_thread(current_task());
+	struct thread *t = watched_thread(current_task(), SYS_READV);
 	struct file_facts f = {};
 	u64 file = 0, begin = 0;
 
@@ -55,7 +55,7 @@ INLINE int on_readv(const void *place, const u64 *pos)
 		return 0;
 	bpf_probe_read_kernel(&begin, sizeof(begin), pos);
 	t->want_magic = t->seen_magic != 2 && begin == 0;
-	begin_call(t, SYS_READV);
+	begin_call(t);
 	return 0;
 }
 

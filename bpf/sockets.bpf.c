@@ -24,6 +24,13 @@ struct { /* listening ports of watched servers */
 	__type(value, struct ttft_port);
 } ports SEC(".maps");
 
+struct { /* of the configuration: whoever listens there is a server */
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u32);
+} server_ports SEC(".maps");
+
 /* By the low bits of a port, 1: perhaps watched. An array look-up is inlined, so traffic
  * of other ports pays next to nothing. Never cleared: a stale one costs a hash look-up.
  */
@@ -198,12 +205,20 @@ INLINE void watch_port(const struct ttft_port_key *key)
 	bpf_map_update_elem(&port_hints, &slot, &one, BPF_ANY);
 }
 
+/* Not init, which listens for services that it starts when they are asked for. */
+INLINE bool is_server_port(u16 port)
+{
+	u32 key = port;
+
+	return bpf_map_lookup_elem(&server_ports, &key) && bpf_get_current_pid_tgid() >> 32 != 1;
+}
+
 /* A stranger may turn out to be a server: user space decides by what it is. */
 INLINE void on_listen(struct sock *sk)
 {
 	struct ttft_port_key key = {.netns = netns_of(sk), .port = GET(sk, __sk_common.skc_num)};
 
-	if (current_watched())
+	if (current_watched() || is_server_port(key.port))
 		watch_port(&key);
 	send_listen(sk, key.port, 0);
 }

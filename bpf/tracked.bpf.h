@@ -60,7 +60,8 @@ struct own_fault { /* the one it is in, where its begin is told the mapping */
 struct thread {
 	/* the system call it is in */
 	u64 enter_ns;
-	u64 call; /* number + 1; 0: none of interest */
+	u32 call;   /* number + 1; 0: none that is looked at */
+	u32 wanted; /* it is about a tracked file */
 	struct ttft_file_id file;
 	u32 op;
 	u32 want_magic;
@@ -71,7 +72,7 @@ struct thread {
 	u32 seen_magic;
 	u32 next_slot;
 	u32 seen_elf;
-	u32 reserved;
+	u32 arming; /* in which it was last seen to begin a call */
 	/* the fault it is in */
 	u64 fault_ns; /* any fault, while minor ones are watched */
 	struct own_fault fault;

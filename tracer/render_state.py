@@ -81,6 +81,8 @@ def _comes_and_goes(probe: Json) -> list[str]:
 _LOST_ADVICE = {
     "table": "a table in the kernel was full: too many files or threads at once",
     "lookup": "the kernel could not say which file these belonged to",
+    "half": "the kernel left out a program at the begin or end of these calls",
+    "program": "the kernel left these programs out: they were running on that processor already",
     "packet": "raise [probes] packet_ring_kb in the configuration",
     "": "raise [probes] ring_kb in the configuration",
 }
@@ -99,7 +101,8 @@ def _lost(lost: Json, paint: Paint) -> list[str]:
 
 
 def _lost_advice(kind: str) -> str:
-    return _LOST_ADVICE.get(kind.rpartition(".")[2], _LOST_ADVICE[""])
+    end = "program" if kind.startswith("ttft_") else kind.rpartition(".")[2]
+    return _LOST_ADVICE.get(end, _LOST_ADVICE[""])
 
 
 def _cost(cost: Json) -> list[str]:

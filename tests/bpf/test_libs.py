@@ -120,9 +120,7 @@ def test_every_call_of_the_catalogue(
             assert (symbol, *stage.total(symbol)) == (symbol, count, size, tokens)
         assert {c.tgid for c in stage.calls()} == {caller.pid}
     assert stage.said == []
-    # Of programs at system calls the kernel may leave out runs of whoever else is busy.
-    lost = stage.kernel.lost()
-    assert {kind: n for kind, n in lost.items() if not kind.startswith("ttft_sys_")} == {}
+    assert stage.kernel.lost() == {}
 
 
 def test_direct_calls(stage: Scene, stand_ins: dict[str, Path], folder: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,7 @@ class Noted:
         self.files: set[tuple[int, int]] = set()
         self.ports: set[tuple[int, int]] = set()
         self.comms: set[str] = set()
+        self.server_ports: list[int] = []
 
     def watch(self, tgid: int) -> None:
         self.watched.add(tgid)
@@ -55,6 +56,9 @@ class Noted:
     def add_server_comm(self, comm: str) -> None:
         self.comms.add(comm)
 
+    def set_server_ports(self, ports: Collection[int]) -> None:
+        self.server_ports = sorted(ports)
+
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
@@ -70,6 +74,21 @@ def started(discovery: Discovery, now_ns: int) -> list[AnyRecord]:
 def about(records: list[AnyRecord], tgid: int) -> list[AnyRecord]:
     """Those of one process: others may run on this machine."""
     return [r for r in records if getattr(r, "tgid", None) == tgid]
+
+
+def test_ports_of_the_configuration_are_known_to_the_kernel_side() -> None:
+    """Only of rules that say nothing else: others tell a process by what it is."""
+    noted = Noted()
+    rules = [
+        Rule(name="a", port=8080),
+        Rule(name="b", port=8081, exe="/usr/bin/b"),
+        Rule(name="c", port=8082, command="--serve"),
+    ]
+    discovery = Discovery(noted, rules)
+    started(discovery, 1)
+    assert noted.server_ports == [8080]
+    discovery.change([Rule(name="d", port=8083), Rule(name="e", port=8084)], 2)
+    assert noted.server_ports == [8083, 8084]
 
 
 def test_a_running_server_is_adopted_whole(running: Running) -> None:

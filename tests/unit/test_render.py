@@ -116,6 +116,8 @@ def test_a_status_without_servers_and_with_trouble() -> None:
         ("packet", "raise [probes] packet_ring_kb in the configuration"),
         ("span.table", "a table in the kernel was full: too many files or threads at once"),
         ("span.lookup", "the kernel could not say which file these belonged to"),
+        ("span.half", "the kernel left out a program at the begin or end of these calls"),
+        ("ttft_take", "the kernel left these programs out: they were running on that processor"),
     ],
 )
 def test_each_kind_of_loss_has_its_own_advice(kind: str, advice: str) -> None:

@@ -53,6 +53,7 @@ class Watchable(Protocol):
     def track_file(self, dev: int, ino: int) -> None: ...
     def watch_port(self, netns: int, port: int) -> None: ...
     def add_server_comm(self, comm: str) -> None: ...
+    def set_server_ports(self, ports: Collection[int]) -> None: ...
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +146,7 @@ class Discovery:
     def _find(self, now_ns: int) -> list[AnyRecord]:
         for comm in self._names():
             self._kernel.add_server_comm(comm)
+        self._kernel.set_server_ports([r.port for r in self._rules if r.by_port and r.port])
         known = set(self._tree)
         records: list[AnyRecord] = []
         for tgid, command, rule in self._fronts():

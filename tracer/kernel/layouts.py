@@ -106,7 +106,7 @@ KINDS = {
     14: "linked", 15: "call", 16: "cached",
 }  # fmt: skip
 #: Suffix of the kind of a loss: no room in the ring, a full map, a look-up that failed.
-LOSSES = ("", ".table", ".lookup")
+LOSSES = ("", ".table", ".lookup", ".half")
 KIND_SLOTS = 32
 #: How the amount of a call is read from its arguments.
 MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")

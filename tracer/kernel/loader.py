@@ -31,6 +31,7 @@ _KEEP_TOTALS_NS = 60_000_000_000
 #: Records decoded at a time.
 _BATCH = 1024
 _SWEEP_EVERY_NS = 5_000_000_000
+_FILES = "files"
 _MISSED_EVERY_NS = 1_000_000_000
 
 
@@ -88,6 +89,7 @@ class Kernel:
         self._swept_ns = time.monotonic_ns()
         self._missed: dict[str, int] = {}
         self._missed_due_ns = 0
+        self._armings = 0
 
     @classmethod
     def open(
@@ -174,6 +176,9 @@ class Kernel:
 
     def attach(self, group: str) -> int:
         """Attach a group; ns it took."""
+        if group == _FILES and group not in self.probes.attached:
+            self._armings += 1  # before, so that no call that was begun unseen is missed
+            self.table("armings").put(bytes(4), struct.pack("<I", self._armings))
         return self.probes.attach(group, self.watched())
 
     def detach(self, group: str) -> int:
@@ -262,6 +267,15 @@ class Kernel:
         if ports.get(key) is None:
             ports.put(key, bytes(ports.value_size))
         hints.put(struct.pack("<I", port % layouts.PORT_HINTS), struct.pack("<Q", 1))
+
+    def set_server_ports(self, ports: Collection[int]) -> None:
+        """Ports whose listeners are servers, whoever they are: watched from the first byte."""
+        table = self.table("server_ports")
+        wanted = {struct.pack("<I", port) for port in ports}
+        for key in {key for key, _ in table.items()} - wanted:
+            table.delete(key)
+        for key in wanted:
+            table.put(key, struct.pack("<I", 1))
 
     # --- what happened ------------------------------------------------------------------
 
@@ -357,8 +371,9 @@ class Kernel:
     def lost(self) -> dict[str, int]:
         """Records lost since the start, by kind.
 
-        `KIND.table`: a map was full; `KIND.lookup`: the kernel could not say; else the ring was
-        full. A program's name: it did not run, because it ran already on that processor.
+        `KIND.table`: a map was full; `KIND.lookup`: the kernel could not say; `KIND.half`: the
+        program at the begin or end of a call did not run; else the ring was full. A program's
+        name: it did not run, for whomever, because it ran already on that processor.
         """
         found = {"undecodable": self._bad_records} if self._bad_records else {}
         if self.rings.overrun:
@@ -372,8 +387,12 @@ class Kernel:
         now_ns = time.monotonic_ns()
         if now_ns >= self._missed_due_ns:
             self._missed_due_ns = now_ns + _MISSED_EVERY_NS
-            self._missed = {s.program: s.missed for s in self.run_stats() if s.missed}
+            self._missed = {s.program: s.missed for s in self.run_stats() if self._counts(s)}
         return found | self._missed
+
+    def _counts(self, stats: RunStats) -> bool:
+        """Programs at file calls tell themselves which of the left out runs mattered."""
+        return bool(stats.missed) and self.probes.programs[stats.program].probe.group != _FILES
 
     # --- what it costs ------------------------------------------------------------------
 

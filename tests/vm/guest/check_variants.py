@@ -41,7 +41,7 @@ _ATTEMPTS = 4
 #: Counted by a worker, but of the interpreter too, or different each time.
 _OWN_AFFAIR = ("child", "minor")
 #: Told again when the memory map is not locked, or programs that were left out: seen by `missed`.
-_MAY_BE_LOST = {"span.lookup", *(probe.program for probe in PROBES)}
+_MAY_BE_LOST = {"span.lookup", "span.half", *(probe.program for probe in PROBES)}
 Facts = dict[str, Any]
 
 
