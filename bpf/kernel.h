@@ -55,6 +55,7 @@ struct super_block {
 
 struct inode {
 	unsigned short i_mode;
+	__u32 i_rdev;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	long long i_size;

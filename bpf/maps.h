@@ -127,6 +127,81 @@ struct ttft_folder_key {
 	char path[TTFT_FOLDER_LEN];
 };
 
+/* Which devices have their calls seen: by kernel dev_t, or for all minors of a major. */
+#define TTFT_ANY_MINOR 0xfffff
+
+struct ttft_device_node {
+	__u32 driver; /* numbered by user space from 1 */
+	__u32 type;   /* of its ioctls; 0: not looked at */
+	__u32 whole;  /* ioctls are told by all 32 bits, not by their number of 8 */
+	__u32 reserved;
+};
+
+struct ttft_device_key {
+	__u32 driver;
+	__u32 number;
+	__u32 sub;
+	__u32 has_sub; /* 1: `sub` is what the argument holds at `sub_offset` */
+};
+
+enum ttft_device_size {
+	TTFT_SIZE_NONE = 0,
+	TTFT_SIZE_U64 = 1,     /* 64 bits at `offset` of the argument */
+	TTFT_SIZE_U32 = 2,     /* 32 bits there */
+	TTFT_SIZE_POINTED = 3, /* 64 bits at `offset` of what the pointer at `through` points to */
+};
+
+struct ttft_device_spec {
+	__u32 what;
+	__u32 size; /* enum ttft_device_size */
+	__u32 offset;
+	__u32 through;
+	__u32 plus;	/* added to it: the argument has the last byte, not the number of them */
+	__u32 sub_mask; /* 0: the number says it all */
+	__u32 sub_offset;
+	__u32 wraps; /* 1: the argument holds another call: { u32 number, u32 size, u64 argument }
+		      */
+};
+
+struct ttft_device_run_key {
+	__u32 tid;
+	__u32 rdev;
+	__u32 what;
+	__u32 reserved;
+};
+
+/* A copy with begin != end was taken during an update. */
+struct ttft_device_run {
+	__u32 begin;
+	__u32 tgid;
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 busy_ns;
+	__u64 bytes;
+	__u32 driver;
+	__u32 count;
+	__u32 failed;
+	__u32 number;
+	__u32 reserved;
+	__u32 end;
+};
+
+struct ttft_device_holder {
+	__u32 tgid;
+	__u32 rdev;
+};
+
+/* Samples of the same stack of a process in the same time: `slot` counts tenths of a second of
+ * CLOCK_MONOTONIC, `frames` are addresses, the innermost first, 0 from the last one on.
+ */
+#define TTFT_FRAMES 8
+
+struct ttft_stack_key {
+	__u32 tgid;
+	__u32 slot;
+	__u64 frames[TTFT_FRAMES];
+};
+
 /* Slots of `port_hints`, which user space sets to 1 for the ports it adds. */
 #define TTFT_PORT_HINTS 8192
 

@@ -30,7 +30,8 @@ enum ttft_kind {
 	TTFT_LINKED = 14, /* the dynamic loader mapped libraries */
 	TTFT_CALL = 15,	  /* a run of like calls into a library of one thread */
 	TTFT_CACHED = 16, /* a file of a compile cache was opened */
-	TTFT_KIND_COUNT = 17,
+	TTFT_DEVICE = 17, /* a run of like driver calls of one thread on one device */
+	TTFT_KIND_COUNT = 18,
 };
 
 enum ttft_op {
@@ -44,6 +45,23 @@ enum ttft_op {
 	TTFT_OP_COUNT = 8,
 };
 
+enum ttft_device_what { /* class of a driver call, as tracer/devices/devicecalls.toml has it */
+			TTFT_DEVICE_OTHER = 0, /* an ioctl that no table knows */
+			TTFT_DEVICE_OPEN = 1,
+			TTFT_DEVICE_CONTEXT = 2,
+			TTFT_DEVICE_ALLOCATE = 3,
+			TTFT_DEVICE_MAP = 4,
+			TTFT_DEVICE_PIN = 5,
+			TTFT_DEVICE_QUEUE = 6,
+			TTFT_DEVICE_TRANSFER = 7,
+			TTFT_DEVICE_SUBMIT = 8,
+			TTFT_DEVICE_SYNC = 9,
+			TTFT_DEVICE_FREE = 10,
+			TTFT_DEVICE_SHARE = 11,
+			TTFT_DEVICE_QUERY = 12,
+			TTFT_DEVICE_WHAT_COUNT = 13,
+};
+
 /* header.flags of a span; MADVISE keeps the advice in bits 8..15 */
 #define TTFT_SPAN_POPULATE 1u	 /* mmap with MAP_POPULATE */
 #define TTFT_SPAN_SHARED 2u	 /* mmap with MAP_SHARED */
@@ -53,6 +71,11 @@ enum ttft_op {
 #define TTFT_PACKET_CUT 2u    /* captured < payload_len */
 /* header.flags of a listen */
 #define TTFT_LISTEN_CLOSED 1u
+
+/* header.flags of a device record */
+#define TTFT_DEVICE_SLOW 1u    /* a single call that took long: end - start is its time */
+#define TTFT_DEVICE_FIRST 2u   /* its process opened this device for the first time */
+#define TTFT_DEVICE_UNKNOWN 4u /* a device that user space has not told of: it may look again */
 
 struct ttft_header {
 	__u64 ts_ns;
@@ -193,6 +216,19 @@ struct ttft_cached { /* at the entry of open(): it may have found nothing */
 	__u64 stem;	  /* hash of the path without endings */
 	__u32 folder;	  /* as user space numbered it */
 	__u32 open_flags; /* O_* */
+};
+
+struct ttft_device { /* header.ts_ns: entry of the first call */
+	struct ttft_header h;
+	__u64 end_ns;  /* return of the last call */
+	__u64 busy_ns; /* time inside the calls */
+	__u64 bytes;   /* of those that succeeded, where their arguments tell */
+	__u32 rdev;    /* kernel dev_t of the device: major << 20 | minor */
+	__u32 driver;  /* as user space numbered it; 0: not known */
+	__u32 count;
+	__u32 failed; /* of these, how many returned an error */
+	__u32 what;   /* enum ttft_device_what */
+	__u32 number; /* of the last ioctl; 0: none */
 };
 
 #endif

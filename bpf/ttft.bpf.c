@@ -7,6 +7,7 @@
 #include "files_fentry.bpf.c"
 #include "faults_fentry.bpf.c"
 #endif
+#include "devices.bpf.c"
 #include "cache.bpf.c"
 #if __has_include("sockets.bpf.c")
 #include "sockets.bpf.c"

@@ -15,6 +15,7 @@ from tracer.records import (
     Call,
     Command,
     Conn,
+    DeviceCall,
     EndWhy,
     File,
     Insert,
@@ -147,6 +148,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cached: tuple[Cached, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
+    devices: tuple[DeviceCall, ...] = ()
     previous_model: str | None = None
     resident_before: bool | None = None
     baseline: tuple[Warm, ...] = ()

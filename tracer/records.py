@@ -19,6 +19,11 @@ CallWhat = Literal[
     "model", "context", "alloc", "pin", "upload", "copy", "graph", "module", "compile", "submit",
     "decode",
 ]  # fmt: skip
+DeviceWhat = Literal[
+    "other", "open", "context", "allocate", "map", "pin", "queue", "transfer", "submit", "sync",
+    "free", "share", "query",
+]  # fmt: skip
+"""Classes of driver calls, as tracer/devices/devicecalls.toml has them; `other`: not known."""
 TokenWhat = Literal["text", "reasoning", "tool", "data"]
 EndWhy = Literal["complete", "client_gone", "server_gone", "gap"]
 Unreadable = Literal[
@@ -273,6 +278,76 @@ class Unlisten(Record, frozen=True, kw_only=True, tag="unlisten"):
 
 class Connect(Record, frozen=True, kw_only=True, tag="connect"):
     """A watched process (`tgid`, `tid`) connected to the server end of `conn`."""
+class DeviceCall(Record, frozen=True, kw_only=True, tag="device_call"):
+    """A run of like calls of one thread into the driver of one device; totals are exact.
+
+    One with the same (tid, device, what, ts_ns) as an earlier one replaces it. `device`: its
+    node's name, such as `nvidia0`; `driver`: as the table of calls names it. `busy_ns`: time
+    inside the calls, at most `end_ns - ts_ns`; of a single call (`count` 1) the two are equal.
+    `bytes`: of those that succeeded, None where no argument tells. `failed`: how many returned
+    an error. `number` of the last ioctl. `first`: it opened the device, for the first time.
+    """
+
+    end_ns: int
+    tgid: int
+    tid: int
+    device: str
+    driver: str
+    what: DeviceWhat
+    count: int
+    busy_ns: int
+    bytes: int | None = None
+    failed: int = 0
+    number: int | None = None
+    first: bool = False
+
+
+# --- devices -------------------------------------------------------------------
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A watched process that has a device open.
+
+    `memory_bytes`: the device's memory that it has. `engines_ns`: how long the device's engines
+    have worked for it so far, summed over engines.
+    """
+
+    tgid: int
+    memory_bytes: int | None = None
+    engines_ns: int | None = None
+
+
+class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
+    """A reading of a device, taken while a request waits and a watched process has it open.
+
+    `device`: its PCI address, else its node's name. `source`: who told, `nvml` or the kernel's
+    driver. `limits`: why its clock is not higher, empty where nothing holds it. `profile`: the
+    level that somebody forced on it. `pcie_rx_rate`, `pcie_tx_rate`: bytes a second to and from
+    the device. `link_*_max`: what the device could.
+    """
+
+    device: str
+    source: str
+    name: str | None = None
+    holders: tuple[Holder, ...] = ()
+    busy_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    pstate: int | None = None
+    limits: tuple[Limit, ...] | None = None
+    profile: str | None = None
+    pcie_rx_rate: int | None = None
+    pcie_tx_rate: int | None = None
+    link_generation: int | None = None
+    link_generation_max: int | None = None
+    link_width: int | None = None
+    link_width_max: int | None = None
+
+
 
     tgid: int
     tid: int
@@ -475,4 +550,6 @@ AnyRecord = (
     | Settings
     | Warm
     | Start
+    | DeviceCall
+    | Telemetry
 )

@@ -58,6 +58,10 @@ PACKET = Layout("ttft_packet", _H + _CONN + "seq:I ack:I payload_len:I captured:
 LINKED = Layout("ttft_linked", _H)
 CALL = Layout("ttft_call", _H + "end_ns:Q follow_ns:Q last_ns:Q amount:Q count:I call:I")
 CACHED = Layout("ttft_cached", _H + "stem:Q folder:I open_flags:I")
+DEVICE = Layout(
+    "ttft_device",
+    _H + "end_ns:Q busy_ns:Q bytes:Q rdev:I driver:I count:I failed:I what:I number:I",
+)
 
 FILE_KEY = Layout("ttft_file_key", "ino:Q dev:I reserved:I")
 FILE_STATE = Layout(
@@ -88,12 +92,25 @@ RUN_STATE = Layout(
 OPTIONS = Layout(
     "ttft_options",
     "arch:I signals:I min_file_size:Q span_gap_ns:Q span_max_ns:Q insert_gap_ns:Q "
+DEVICE_NODE = Layout("ttft_device_node", "driver:I type:I whole:I reserved:I")
+DEVICE_KEY = Layout("ttft_device_key", "driver:I number:I sub:I has_sub:I")
+DEVICE_SPEC = Layout(
+    "ttft_device_spec",
+    "what:I size:I offset:I through:I plus:I sub_mask:I sub_offset:I wraps:I",
+)
+DEVICE_RUN_KEY = Layout("ttft_device_run_key", "tid:I rdev:I what:I reserved:I")
+DEVICE_RUN = Layout(
+    "ttft_device_run",
+    "begin:I tgid:I start_ns:Q end_ns:Q busy_ns:Q bytes:Q driver:I count:I failed:I number:I "
+    "reserved:I end:I",
+)
+DEVICE_HOLDER = Layout("ttft_device_holder", "tgid:I rdev:I")
     "insert_max_ns:Q token_secret:Q rdonly_cast:I reserved:I",
 )
 
 RECORDS = (
     HEADER, FORK, EXEC, EXIT, SIGNAL, FILE, OPEN, MAGIC, SPAN, INSERT, CONN, LISTEN, CONNECT,
-    TAKE, PACKET, LINKED, CALL, CACHED,
+    TAKE, PACKET, LINKED, CALL, CACHED, DEVICE,
 )  # fmt: skip
 MAPS = (
     FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, CALL_SPEC,
@@ -103,10 +120,14 @@ MAPS = (
 KINDS = {
     1: "fork", 2: "exec", 3: "exit", 4: "signal", 5: "file", 6: "open", 7: "magic", 8: "span",
     9: "insert", 10: "listen", 11: "connect", 12: "take", 13: "packet",
-    14: "linked", 15: "call", 16: "cached",
+    14: "linked", 15: "call", 16: "cached", 17: "device",
 }  # fmt: skip
 #: Suffix of the kind of a loss: no room in the ring, a full map, a look-up that failed.
 LOSSES = ("", ".table", ".lookup", ".half")
 KIND_SLOTS = 32
 #: How the amount of a call is read from its arguments.
 MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")
+#: All minors of a major, in `device_nodes`.
+ANY_MINOR = 0xFFFFF
+#: How the bytes of a driver call are read from its argument.
+DEVICE_SIZES = ("none", "u64", "u32", "pointed")

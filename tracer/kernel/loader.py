@@ -17,7 +17,7 @@ from tracer.errors import KernelError, RecordError
 from tracer.kernel import layouts, libbpf, maps, perf, runstats, wire
 from tracer.kernel.maps import Table
 from tracer.kernel.objectfile import Options, Request, load
-from tracer.kernel.probes import FOLLOWS, ON_DEMAND, Probes
+from tracer.kernel.probes import BESIDE, FOLLOWS, ON_DEMAND, Probes
 from tracer.kernel.ring import Rings
 from tracer.kernel.runstats import RunStats
 from tracer.kernel.sweep import Sweeper
@@ -140,7 +140,7 @@ class Kernel:
 
     def _attach_all(self) -> None:
         for group in self.probes.groups:
-            if group not in self._off and group not in ON_DEMAND:
+            if group not in self._off and group not in ON_DEMAND and group not in BESIDE:
                 self.attach(group)
         self._on_demand = not self._off & set(ON_DEMAND)
 

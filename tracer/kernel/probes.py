@@ -38,6 +38,7 @@ class Probe:
 
 _CALLS = "opens, reads and mappings of weights"
 _READING = "faults that read weights"
+_DRIVER = "calls into the drivers of accelerators"
 
 
 def _calls() -> Iterator[Probe]:
@@ -90,6 +91,8 @@ PROBES = (
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
+    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER),
+    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER),
     Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
     Probe(
         "sockets",
@@ -124,6 +127,9 @@ ON_DEMAND = ("minor",)
 #: programs this kernel all takes is used, else the last as far as it goes. `files` comes and goes,
 #: and has to come within the milliseconds before a waking server opens its weights: tracepoints
 #: attach in 0.4 ms, thirteen fentry programs take 150 million instructions.
+#: Groups that come and go with another one, where this host has what they are about: they cost
+#: others as much as that one does.
+BESIDE = {"devices": "files"}
 #: The tracepoints that tell faults of files are of 6.12 ("filemap: add trace events for get_pages,
 #: map_pages, and fault"). Without them perf events tell all faults of watched processes, which
 #: costs these as much as `minor` does.

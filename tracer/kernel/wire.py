@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from tracer.kernel.layouts import Layout
 from tracer.records import (
     Conn,
     Connect,
+    DeviceWhat,
     Exit,
     Fork,
     Insert,
@@ -31,6 +32,8 @@ OPS: dict[int, Op] = {
     1: "read", 2: "read_direct", 3: "mmap", 4: "madvise", 5: "munmap", 6: "fault_minor",
     7: "fault_major",
 }  # fmt: skip
+DEVICE_WHATS: tuple[DeviceWhat, ...] = get_args(DeviceWhat)
+DEVICE_FIRST, DEVICE_UNKNOWN = 2, 4
 SPAN_POPULATE = 1
 PACKET_EGRESS = 1
 LISTEN_CLOSED = 1
@@ -106,6 +109,26 @@ class RawCached(msgspec.Struct, frozen=True, kw_only=True):
     write: bool
 
 
+class RawDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of driver calls. `rdev`: kernel's number of the device. `driver`: as numbered by
+    user space. `unknown`: not told to the kernel; `driver` 0 then."""
+
+    ts_ns: int
+    end_ns: int
+    tgid: int
+    tid: int
+    rdev: int
+    driver: int
+    what: DeviceWhat
+    count: int
+    failed: int
+    bytes: int
+    busy_ns: int
+    number: int
+    first: bool = False
+    unknown: bool = False
+
+
 class RawPacket(msgspec.Struct, frozen=True, kw_only=True):
     """A TCP segment of a watched port. `payload` may be shorter than `payload_len` bytes."""
 
@@ -136,6 +159,7 @@ Raw = (
     | RawLinked
     | RawCall
     | RawCached
+    | RawDevice
     | RawPacket
 )
 
@@ -277,6 +301,32 @@ def _cached(data: bytes) -> RawCached:
     )
 
 
+def device(
+    *, start: int, end: int, busy: int, size: int, tgid: int, tid: int, rdev: int, driver: int,
+    count: int, failed: int, what: int, number: int, flags: int = 0,
+) -> RawDevice:  # fmt: skip
+    """A run of driver calls out of its numbers, checked."""
+    if what >= len(DEVICE_WHATS):
+        raise RecordError(f"driver call of unknown class {what}")
+    if end < start:
+        raise RecordError("driver call that ends before it begins")
+    return RawDevice(
+        ts_ns=start, end_ns=end, tgid=tgid, tid=tid, rdev=rdev, driver=driver,
+        what=DEVICE_WHATS[what], count=count, failed=min(failed, count), bytes=size,
+        busy_ns=min(busy, end - start), number=number, first=bool(flags & DEVICE_FIRST),
+        unknown=bool(flags & DEVICE_UNKNOWN),
+    )  # fmt: skip
+
+
+def _device(data: bytes) -> RawDevice:
+    values = layouts.DEVICE.packer.unpack(data)
+    ts, tgid, tid, _, _, flags, end, busy, size, rdev, driver, count, failed, what, number = values
+    return device(
+        start=ts, end=end, busy=busy, size=size, tgid=tgid, tid=tid, rdev=rdev, driver=driver,
+        count=count, failed=failed, what=what, number=number, flags=flags,
+    )  # fmt: skip
+
+
 _PACKET_TAIL = layouts.HEADER.size + layouts.CONN.size
 
 
@@ -310,6 +360,7 @@ _DECODERS: dict[int, tuple[Layout, Callable[[bytes], Raw]]] = {
     14: (layouts.LINKED, _linked),
     15: (layouts.CALL, _call),
     16: (layouts.CACHED, _cached),
+    17: (layouts.DEVICE, _device),
 }
 _PACKET = 13
 
