@@ -29,6 +29,7 @@ from tracer.records import (
     Settings,
     Signal,
     Span,
+    Telemetry,
     TokenWhat,
     Unreadable,
     Warm,
@@ -146,6 +147,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     libraries: tuple[Library, ...] = ()
     calls: tuple[Call, ...] = ()
     cached: tuple[Cached, ...] = ()
+    telemetry: tuple[Telemetry, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
     devices: tuple[DeviceCall, ...] = ()

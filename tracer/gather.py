@@ -77,6 +77,7 @@ class Gatherer:
             libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
             calls=tuple(calls[:MAX_CALLS]),
             cached=tuple(world.calls.cached(tgids, self._start_ns, until_ns)[:MAX_CALLS]),
+            telemetry=tuple(world.readings.of(tgids, self._start_ns, self._end_ns)),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),
             previous_model=self._previous_model(),

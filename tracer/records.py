@@ -26,6 +26,7 @@ DeviceWhat = Literal[
 """Classes of driver calls, as tracer/devices/devicecalls.toml has them; `other`: not known."""
 TokenWhat = Literal["text", "reasoning", "tool", "data"]
 EndWhy = Literal["complete", "client_gone", "server_gone", "gap"]
+Limit = Literal["idle", "setting", "power", "thermal", "hardware", "sync", "display", "other"]
 Unreadable = Literal[
     "tls", "compressed", "http2", "not_http", "old_connection", "gap", "unix_socket"
 ]
@@ -260,6 +261,52 @@ class Cached(Record, frozen=True, kw_only=True, tag="cached"):
     folder: str
     stem: int
     write: bool = False
+
+
+# --- devices -------------------------------------------------------------------
+
+
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A watched process that has a device open.
+
+    `memory_bytes`: the device's memory that it has. `engines_ns`: how long the device's engines
+    have worked for it so far, summed over engines.
+    """
+
+    tgid: int
+    memory_bytes: int | None = None
+    engines_ns: int | None = None
+
+
+class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
+    """A reading of a device, taken while a request waits and a watched process has it open.
+
+    `device`: its PCI address, else its node's name. `source`: who told, `nvml` or the kernel's
+    driver. `limits`: why its clock is not higher, empty where nothing holds it. `profile`: the
+    level that somebody forced on it. `pcie_rx_rate`, `pcie_tx_rate`: bytes a second to and from
+    the device. `link_*_max`: what the device could.
+    """
+
+    device: str
+    source: str
+    name: str | None = None
+    holders: tuple[Holder, ...] = ()
+    busy_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    pstate: int | None = None
+    limits: tuple[Limit, ...] | None = None
+    profile: str | None = None
+    pcie_rx_rate: int | None = None
+    pcie_tx_rate: int | None = None
+    link_generation: int | None = None
+    link_generation_max: int | None = None
+    link_width: int | None = None
+    link_width_max: int | None = None
 
 
 # --- sockets -----------------------------------------------------------------
@@ -517,7 +564,8 @@ class Start(Record, frozen=True, kw_only=True, tag="start"):
 
 
 AnyRecord = (
-    Process
+    Telemetry
+    | Process
     | Fork
     | Exec
     | Exit

@@ -42,6 +42,7 @@ from tracer.records import (
     Span,
     Start,
     Take,
+    Telemetry,
     Tick,
     Unlisten,
     Warm,
@@ -90,6 +91,8 @@ class Fold:
                 | Cached()
             ):
                 world.happened(record)
+            case Telemetry():
+                world.readings.feed(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)
                 if talk is not None:
@@ -187,6 +190,7 @@ class Fold:
         events_ns = self._events_horizon(first_ns)
         world.events.prune(events_ns, gone)
         world.calls.prune(events_ns, gone)
+        world.readings.prune(events_ns)
         world.exchanges.prune(horizon_ns)
         world.lost[:] = [r for r in world.lost if r.ts_ns >= horizon_ns]
         dropped = world.events.dropped + world.procs.dropped + world.calls.dropped
@@ -259,6 +263,7 @@ class Fold:
         context.append(self._start())
         context += world.events.records()
         context += world.calls.records()
+        context += world.readings.records()
         context += world.exchanges.records()
         context += world.lost
         context += world.armed

@@ -10,6 +10,7 @@ from tracer.exchanges import Exchanges, Talk
 from tracer.fileevents import MIB, FileEvents
 from tracer.linking import Linker, serving
 from tracer.processes import Ports, Proc, Processes
+from tracer.readings import Readings
 from tracer.records import (
     Armed,
     Cached,
@@ -43,6 +44,7 @@ class World:
     procs: Processes = field(default_factory=Processes)
     events: FileEvents = field(default_factory=FileEvents)
     calls: CallEvents = field(default_factory=CallEvents)
+    readings: Readings = field(default_factory=Readings)
     exchanges: Exchanges = field(default_factory=Exchanges)
     lost: list[Lost] = field(default_factory=list)
     armed: list[Armed] = field(default_factory=list)
