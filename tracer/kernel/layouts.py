@@ -89,9 +89,6 @@ RUN_STATE = Layout(
     "ttft_run_state",
     "begin:I tgid:I start_ns:Q end_ns:Q follow_ns:Q last_ns:Q amount:Q each:Q count:I end:I",
 )
-OPTIONS = Layout(
-    "ttft_options",
-    "arch:I signals:I min_file_size:Q span_gap_ns:Q span_max_ns:Q insert_gap_ns:Q "
 DEVICE_NODE = Layout("ttft_device_node", "driver:I type:I whole:I reserved:I")
 DEVICE_KEY = Layout("ttft_device_key", "driver:I number:I sub:I has_sub:I")
 DEVICE_SPEC = Layout(
@@ -105,6 +102,9 @@ DEVICE_RUN = Layout(
     "reserved:I end:I",
 )
 DEVICE_HOLDER = Layout("ttft_device_holder", "tgid:I rdev:I")
+OPTIONS = Layout(
+    "ttft_options",
+    "arch:I signals:I min_file_size:Q span_gap_ns:Q span_max_ns:Q insert_gap_ns:Q "
     "insert_max_ns:Q token_secret:Q rdonly_cast:I reserved:I",
 )
 
@@ -114,7 +114,8 @@ RECORDS = (
 )  # fmt: skip
 MAPS = (
     FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, CALL_SPEC,
-    RUN_KEY, RUN_STATE, FOLDER_KEY, OPTIONS,
+    RUN_KEY, RUN_STATE, FOLDER_KEY, DEVICE_NODE, DEVICE_KEY, DEVICE_SPEC,
+    DEVICE_RUN_KEY, DEVICE_RUN, DEVICE_HOLDER, OPTIONS,
 )  # fmt: skip
 
 KINDS = {
@@ -125,9 +126,9 @@ KINDS = {
 #: Suffix of the kind of a loss: no room in the ring, a full map, a look-up that failed.
 LOSSES = ("", ".table", ".lookup", ".half")
 KIND_SLOTS = 32
-#: How the amount of a call is read from its arguments.
-MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")
 #: All minors of a major, in `device_nodes`.
 ANY_MINOR = 0xFFFFF
 #: How the bytes of a driver call are read from its argument.
 DEVICE_SIZES = ("none", "u64", "u32", "pointed")
+#: How the amount of a call is read from its arguments.
+MEASURES = ("none", "arg", "u32", "product", "pointed", "array", "batch")
