@@ -180,8 +180,12 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
     Store(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO migrations VALUES (?, 0)", (NEWEST + 1,))
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    before = path.read_bytes()
     with pytest.raises(StoreError, match=f"schema {NEWEST + 1}, this ttft knows up to {NEWEST}"):
         Store(path)
+    assert path.read_bytes() == before
 
 
 def test_each_migration_is_recorded_once(path: Path) -> None:

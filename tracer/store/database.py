@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracer.errors import StoreError
-from tracer.store.migrations import migrate
+from tracer.store.migrations import migrate, refuse_newer
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -90,6 +90,8 @@ def connect(path: Path, warn: Warn) -> sqlite3.Connection:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
     try:
+        # Before anything that could change a file of another layout.
+        refuse_newer(connection)
         # Must come before the first table: it decides the layout of the file.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")

@@ -65,15 +65,20 @@ def version(connection: sqlite3.Connection) -> int:
     return int(newest or 0)
 
 
-def migrate(connection: sqlite3.Connection, now_ns: int) -> None:
-    """Bring the schema to the newest version. `now_ns`: wall clock, kept for the curious."""
+def refuse_newer(connection: sqlite3.Connection) -> None:
+    """StoreError for a history of a newer ttft; nothing is changed by asking."""
     found = version(connection)
     if found > NEWEST:
         raise StoreError(
-            f"the history has schema {found}, this ttft knows up to {NEWEST}",
+            f"the history has schema {found}, this ttft knows up to {NEWEST}; it stays as it is",
             "run the newer ttft that wrote it, or give another --state",
         )
-    for number in range(found + 1, NEWEST + 1):
+
+
+def migrate(connection: sqlite3.Connection, now_ns: int) -> None:
+    """Bring the schema to the newest version. `now_ns`: wall clock, kept for the curious."""
+    refuse_newer(connection)
+    for number in range(version(connection) + 1, NEWEST + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement in MIGRATIONS[number - 1].split(";"):
