@@ -147,10 +147,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     libraries: tuple[Library, ...] = ()
     calls: tuple[Call, ...] = ()
     cached: tuple[Cached, ...] = ()
+    devices: tuple[DeviceCall, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
     polls: tuple[Exchange, ...] = ()
     others: tuple[Other, ...] = ()
-    devices: tuple[DeviceCall, ...] = ()
     previous_model: str | None = None
     resident_before: bool | None = None
     baseline: tuple[Warm, ...] = ()

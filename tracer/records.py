@@ -263,68 +263,6 @@ class Cached(Record, frozen=True, kw_only=True, tag="cached"):
     write: bool = False
 
 
-# --- devices -------------------------------------------------------------------
-
-
-class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A watched process that has a device open.
-
-    `memory_bytes`: the device's memory that it has. `engines_ns`: how long the device's engines
-    have worked for it so far, summed over engines.
-    """
-
-    tgid: int
-    memory_bytes: int | None = None
-    engines_ns: int | None = None
-
-
-class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
-    """A reading of a device, taken while a request waits and a watched process has it open.
-
-    `device`: its PCI address, else its node's name. `source`: who told, `nvml` or the kernel's
-    driver. `limits`: why its clock is not higher, empty where nothing holds it. `profile`: the
-    level that somebody forced on it. `pcie_rx_rate`, `pcie_tx_rate`: bytes a second to and from
-    the device. `link_*_max`: what the device could.
-    """
-
-    device: str
-    source: str
-    name: str | None = None
-    holders: tuple[Holder, ...] = ()
-    busy_percent: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    clock_mhz: int | None = None
-    clock_max_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
-    pstate: int | None = None
-    limits: tuple[Limit, ...] | None = None
-    profile: str | None = None
-    pcie_rx_rate: int | None = None
-    pcie_tx_rate: int | None = None
-    link_generation: int | None = None
-    link_generation_max: int | None = None
-    link_width: int | None = None
-    link_width_max: int | None = None
-
-
-# --- sockets -----------------------------------------------------------------
-
-
-class Listen(Record, frozen=True, kw_only=True, tag="listen"):
-    tgid: int
-    netns: int
-    port: int
-
-
-class Unlisten(Record, frozen=True, kw_only=True, tag="unlisten"):
-    netns: int
-    port: int
-
-
-class Connect(Record, frozen=True, kw_only=True, tag="connect"):
-    """A watched process (`tgid`, `tid`) connected to the server end of `conn`."""
 class DeviceCall(Record, frozen=True, kw_only=True, tag="device_call"):
     """A run of like calls of one thread into the driver of one device; totals are exact.
 
@@ -395,6 +333,22 @@ class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
     link_width_max: int | None = None
 
 
+# --- sockets -----------------------------------------------------------------
+
+
+class Listen(Record, frozen=True, kw_only=True, tag="listen"):
+    tgid: int
+    netns: int
+    port: int
+
+
+class Unlisten(Record, frozen=True, kw_only=True, tag="unlisten"):
+    netns: int
+    port: int
+
+
+class Connect(Record, frozen=True, kw_only=True, tag="connect"):
+    """A watched process (`tgid`, `tid`) connected to the server end of `conn`."""
 
     tgid: int
     tid: int
@@ -581,6 +535,7 @@ AnyRecord = (
     | Library
     | Call
     | Cached
+    | DeviceCall
     | Listen
     | Unlisten
     | Connect
@@ -598,6 +553,4 @@ AnyRecord = (
     | Settings
     | Warm
     | Start
-    | DeviceCall
-    | Telemetry
 )
