@@ -60,6 +60,7 @@ struct { /* which processes opened which devices; since when the process is watc
 struct device_call { /* the call that a thread is in */
 	u64 enter_ns;
 	u64 bytes;
+	u64 late; /* where its size will be; 0: nowhere */
 	u32 call; /* number + 1; 0: none on a device */
 	u32 rdev;
 	u32 driver;
@@ -188,7 +189,7 @@ INLINE struct ttft_device_spec *spec_of(struct ttft_device_key *key, u64 *argume
 	struct wrapped_call inner = {};
 	struct ttft_device_key sub = {.driver = key->driver, .has_sub = 1};
 
-	if (spec && spec->wraps) {
+	if (spec && spec->flags & TTFT_SPEC_WRAPS) {
 		if (!read_argument(&inner, sizeof(inner), *argument))
 			return spec;
 		key->number = inner.number & 0xff;
@@ -233,7 +234,10 @@ INLINE void classify(struct device_call *call, const struct ttft_device_node *no
 
 	call->number = key.number;
 	call->what = spec ? spec->what : TTFT_DEVICE_OTHER;
-	call->bytes = spec ? bytes_of(spec, argument) : 0;
+	if (spec && spec->flags & TTFT_SPEC_LATE)
+		call->late = argument + spec->offset;
+	else if (spec)
+		call->bytes = bytes_of(spec, argument);
 }
 
 /* --- runs --- */
@@ -412,6 +416,7 @@ INLINE int enter_device(const struct syscall_args *args, long nr)
 	call->driver = node ? node->driver : 0;
 	call->number = 0;
 	call->bytes = 0;
+	call->late = 0;
 	if (node && nr == SYS_IOCTL) {
 		classify(call, node, (u32)args->a1, args->a2);
 	} else {
@@ -457,7 +462,9 @@ INLINE int leave_device(struct task_struct *task, long nr, long ret)
 		e.driver = call->driver;
 		e.what = call->what;
 		e.number = call->number;
-		e.bytes = e.failed ? 0 : call->bytes;
+		if (!e.failed && call->late)
+			read_argument(&call->bytes, sizeof(call->bytes), call->late);
+		e.bytes = e.failed || call->bytes >= DEVICE_BYTES_MAX ? 0 : call->bytes;
 	}
 	add_device_event(&e);
 	return 0;
