@@ -144,6 +144,10 @@ struct ttft_device_key {
 	__u32 has_sub; /* 1: `sub` is what the argument holds at `sub_offset` */
 };
 
+/* The argument holds another call: { u32 number, u32 size, u64 argument } */
+#define TTFT_SPEC_WRAPS 1u
+#define TTFT_SPEC_LATE 2u /* the driver fills the size in: read at the return */
+
 enum ttft_device_size {
 	TTFT_SIZE_NONE = 0,
 	TTFT_SIZE_U64 = 1,     /* 64 bits at `offset` of the argument */
@@ -159,8 +163,7 @@ struct ttft_device_spec {
 	__u32 plus;	/* added to it: the argument has the last byte, not the number of them */
 	__u32 sub_mask; /* 0: the number says it all */
 	__u32 sub_offset;
-	__u32 wraps; /* 1: the argument holds another call: { u32 number, u32 size, u64 argument }
-		      */
+	__u32 flags; /* TTFT_SPEC_* */
 };
 
 struct ttft_device_run_key {

@@ -93,7 +93,7 @@ DEVICE_NODE = Layout("ttft_device_node", "driver:I type:I whole:I reserved:I")
 DEVICE_KEY = Layout("ttft_device_key", "driver:I number:I sub:I has_sub:I")
 DEVICE_SPEC = Layout(
     "ttft_device_spec",
-    "what:I size:I offset:I through:I plus:I sub_mask:I sub_offset:I wraps:I",
+    "what:I size:I offset:I through:I plus:I sub_mask:I sub_offset:I flags:I",
 )
 DEVICE_RUN_KEY = Layout("ttft_device_run_key", "tid:I rdev:I what:I reserved:I")
 DEVICE_RUN = Layout(
@@ -114,7 +114,7 @@ RECORDS = (
 )  # fmt: skip
 MAPS = (
     FILE_KEY, FILE_STATE, SPAN_KEY, SPAN_STATE, TOTAL_KEY, TOTAL, PORT_KEY, PORT, CALL_SPEC,
-    RUN_KEY, RUN_STATE, FOLDER_KEY, DEVICE_NODE, DEVICE_KEY, DEVICE_SPEC,
+    RUN_KEY, RUN_STATE, FOLDER_KEY, STACK_KEY, DEVICE_NODE, DEVICE_KEY, DEVICE_SPEC,
     DEVICE_RUN_KEY, DEVICE_RUN, DEVICE_HOLDER, OPTIONS,
 )  # fmt: skip
 
