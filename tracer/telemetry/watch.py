@@ -1,0 +1,134 @@
+"""What the daemon does with devices: has them read while a request waits, and gives records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from tracer.records import AnyRecord, Exit
+from tracer.telemetry.held import Places, present
+from tracer.telemetry.reader import Reader
+from tracer.telemetry.worker import S, Worker
+
+#: A call that has not come back by then never will.
+LIMIT_NS = 5 * S
+#: How long what a glance at the host told is believed.
+_GLANCE_NS = 10 * S
+_CLOSE_S = 1.0
+
+
+class TelemetryWatch:
+    """Owned by the engine's thread; no thread of its own before a request waits on a host with a
+    device. `tree`: the watched processes.
+
+    A thread that hangs is left behind and named: NVIDIA's library is then not used any more, as no
+    other thread may touch it; a second one that hangs ends all of it.
+    """
+
+    def __init__(
+        self, tree: Callable[[], Iterable[int]], say: Callable[[str], None],
+        places: Places | None = None, *, limit_ns: int = LIMIT_NS, off: bool = False,
+    ) -> None:  # fmt: skip
+        self._tree = tree
+        self._say = say
+        self._places = Places() if places is None else places
+        self._limit_ns = limit_ns
+        self._off = off
+        self._nvml = True
+        self._worker: Worker | None = None
+        self._glanced_ns: int | None = None
+        self._there = False
+        self._wanted: tuple[int, ...] | None = None
+        self._read = 0
+        self._names: dict[str, str] = {}
+        self._troubles: dict[str, None] = {}
+
+    def note(self, records: Iterable[AnyRecord]) -> None:
+        """A process that held a device may have ended."""
+        worker = self._worker
+        if worker is None or not worker.held:
+            return
+        if any(type(r) is Exit and r.tgid in worker.held for r in records):
+            worker.look()
+
+    def collect(self, now_ns: int, *, waiting: bool) -> list[AnyRecord]:
+        """Readings since the last call. `waiting`: a request has no first token yet."""
+        if self._off:
+            return []
+        if waiting:
+            self._want(now_ns)
+        elif self._wanted is not None:
+            self._wanted = None
+            if self._worker is not None:
+                self._worker.enough()
+        if self._worker is None:
+            return []
+        what = self._worker.stuck(time.monotonic_ns(), self._limit_ns)
+        if what is not None:
+            self._abandon(what)
+            return []
+        found = self._worker.take()
+        for reading in found:
+            self._names[reading.device] = reading.name or reading.source
+        self._read += len(found)
+        return list(found)
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Devices read so far, and what they are."""
+        return dict(self._names)
+
+    @property
+    def readings(self) -> int:
+        return self._read
+
+    @property
+    def holding(self) -> bool:
+        """Whether a device is being read, or will be let go in a moment."""
+        return self._worker is not None and bool(self._worker.held)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What was said of what could not be read."""
+        return tuple(self._troubles)
+
+    def close(self) -> None:
+        """Let go of all devices."""
+        self._off = True
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.leave()
+            worker.join(_CLOSE_S)
+
+    def _want(self, now_ns: int) -> None:
+        if self._worker is None:
+            if not self._present(now_ns):
+                return
+            nvml = self._nvml
+            self._worker = Worker(lambda step: Reader(self._places, self._trouble, step, nvml=nvml))
+        tgids = tuple(self._tree())
+        if tgids != self._wanted:
+            self._wanted = tgids
+            self._worker.want(tgids, now_ns)
+
+    def _present(self, now_ns: int) -> bool:
+        if self._glanced_ns is None or now_ns - self._glanced_ns > _GLANCE_NS:
+            self._glanced_ns = now_ns
+            self._there = present(self._places)
+        return self._there
+
+    def _trouble(self, words: str) -> None:
+        self._troubles[words] = None
+        self._say(words)
+
+    def _abandon(self, what: str) -> None:
+        assert self._worker is not None
+        self._worker.leave()
+        self._worker = self._wanted = None
+        if self._nvml and what.startswith("nvml"):
+            self._nvml = False
+            rest = "of NVIDIA devices only what the kernel tells is known from now on"
+        else:
+            self._off = True
+            rest = "devices are not read any more"
+        self._trouble(f"{what} has not come back for {self._limit_ns / S:g} s; {rest}")
