@@ -9,6 +9,7 @@
 #endif
 #include "devices.bpf.c"
 #include "cache.bpf.c"
+#include "stacks.bpf.c"
 #if __has_include("sockets.bpf.c")
 #include "sockets.bpf.c"
 #endif

@@ -84,6 +84,9 @@ CALL_SPEC = Layout(
     "gap_ns:Q measure:I arg:I other:I offset:I stride:I when_arg:I when_value:I reserved:I",
 )
 FOLDER_KEY = Layout("ttft_folder_key", "bits:I path:128s")
+STACK_KEY = Layout("ttft_stack_key", "tgid:I slot:I frames:64s")
+#: How long a slot of its time is.
+SLOT_NS = 100_000_000
 RUN_KEY = Layout("ttft_run_key", "tid:I call:I")
 RUN_STATE = Layout(
     "ttft_run_state",

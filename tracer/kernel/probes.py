@@ -78,6 +78,9 @@ def _faults() -> Iterator[Probe]:
     yield Probe(group, "ttft_fault_minor", "perf_event", False, "minor faults", "perf")
 
 
+#: Runs at each tick of the clocks that tracer/stacks opens.
+SAMPLER = "ttft_stack"
+
 PROBES = (
     Probe("lifecycle", "ttft_fork", "tp_btf/sched_process_fork", True, "child processes"),
     Probe("lifecycle", "ttft_exec", "tp_btf/sched_process_exec", True, "servers started later"),
@@ -116,6 +119,7 @@ PROBES = (
     Probe("libs", "ttft_openat", "uprobe", False, "hits and misses of compile caches"),
     Probe("libs", "ttft_linked", "uprobe", False, "libraries of running servers at once"),
     Probe("libs", "ttft_call_end", "tp_btf/sched_process_exit", False, "ends of compilations"),
+    Probe("stacks", SAMPLER, "perf_event", False, "functions that slow stages spent their time in"),
 )  # fmt: skip
 #: Section of programs that are attached to files as these are mapped (tracer/libs).
 UPROBE = "uprobe"
@@ -228,7 +232,7 @@ class Probes:
             for tgid in tgids or []:
                 self._events[group].add(tgid)
         for name, program in chosen.items():
-            if name not in EVENTS and program.probe.section != UPROBE:
+            if name not in EVENTS and name != SAMPLER and program.probe.section != UPROBE:
                 self._attach_one(name, program)
         self._check_again(group, known)
         return time.monotonic_ns() - began
