@@ -7,7 +7,7 @@ Confidence is 0.97 for a verdict on full evidence with a baseline, less: 0.15 wi
 
 from __future__ import annotations
 
-from tracer import baseline, codes, reasons, wording
+from tracer import baseline, codes, contention, reasons, scene, wording
 from tracer.baseline import Baseline
 from tracer.case import Case
 from tracer.derived import PHASES, Phases, Spike
@@ -96,14 +96,17 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
         if s.startswith("prefill.") and s != "prefill.decode"
     }  # fmt: skip
     largest = _largest(stages, "prefill")
-    if largest != "prefill.prompt" or case.uncached_tokens is None:
+    if largest not in ("prefill.prompt", "prefill.rest"):
         return largest
-    expected = base.prefill_ns(case.uncached_tokens)
-    far = case.uncached_tokens > _FAR * base.most_tokens
-    limit = _EXPLAINED_FAR if far else _EXPLAINED
-    if expected is None or work_ns(case.phases)["prefill"] <= expected * limit:
-        return largest
-    return "prefill.unexplained"
+    tokens, took = case.uncached_tokens, work_ns(case.phases)["prefill"]
+    expected = None if tokens is None else base.prefill_ns(tokens)
+    if expected is not None and tokens is not None:
+        far = tokens > _FAR * base.most_tokens
+        if took <= expected * (_EXPLAINED_FAR if far else _EXPLAINED):
+            return largest
+    usual = base.phases_ns.get("prefill", took) if expected is None else expected
+    held = contention.cause(contention.of(scene.of(case.evidence), case.timeline), took - usual)
+    return held or (largest if expected is None else "prefill.unexplained")
 
 
 def advice(cause: str, why: tuple[str, ...]) -> str | None:

@@ -120,8 +120,10 @@ CAUSE_CODES = (
     Code("prefill.unexplained", "cause", "prefill",
          "the prompt took longer than its size explains, and nothing seen says why",
          "Look at what else used the processor, the device or the power budget at that time."),
-    Code("prefill.throttled", "cause", "prefill", "the processor or device ran below its speed",
-         "Check temperature, power limits and the CPU quota of the container."),
+    Code("prefill.contention", "cause", "prefill", "other processes used the processor",
+         "Keep other heavy work off the machine, or give the server a higher CPU weight."),
+    Code("prefill.throttled", "cause", "prefill", "a CPU quota held the server back",
+         "Raise the CPU quota of the container or service, or use fewer threads."),
     Code("unknown", "cause", "other", "most of the excess is unexplained",
          "Run `ttft doctor` to see which probes are missing."),
 )  # fmt: skip
@@ -149,8 +151,6 @@ WHY_CODES = (
          "Keep the compile cache directory on a volume that survives restarts."),
     _why("power.clock", "prefill", "the device ran at a low clock",
          "Set a power profile that keeps the clock up."),
-    _why("prefill.contention", "prefill", "other processes used the processor",
-         "Keep other heavy work off the machine, or give the server a higher CPU weight."),
 )  # fmt: skip
 
 INCOMPLETE_CODES = (

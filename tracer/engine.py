@@ -107,7 +107,8 @@ class Engine:
             raise
 
     def _step(self) -> None:
-        for records in self._live.drain(busy=self.open_requests > 0):
+        busy, waiting = self.open_requests > 0, self._pipeline.waiting
+        for records in self._live.drain(busy=busy, waiting=waiting):
             self._take(records)
         while not self._calls.empty():
             self._calls.get()()

@@ -24,6 +24,7 @@ from tracer.records import (
     Lost,
     Memory,
     Open,
+    Ran,
     Resident,
     Says,
     Settings,
@@ -144,6 +145,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     resident: tuple[Resident, ...] = ()
     memory: tuple[Memory, ...] = ()
     io: tuple[Io, ...] = ()
+    ran: tuple[Ran, ...] = ()
     libraries: tuple[Library, ...] = ()
     calls: tuple[Call, ...] = ()
     cached: tuple[Cached, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tracer.records import AnyRecord, File, Insert, Io, Memory, Open, Resident, Span
+from tracer.records import AnyRecord, File, Insert, Io, Memory, Open, Ran, Resident, Span
 
 MIB = 1 << 20
 MAX_FILES = 4096
@@ -17,7 +17,7 @@ BULK_OPS = frozenset({"mmap", "read", "read_direct"})
 KEPT_OPS = BULK_OPS | {"munmap"}
 
 FileKey = tuple[int, int]
-_Sample = TypeVar("_Sample", Resident, Memory, Io)
+_Sample = TypeVar("_Sample", Resident, Memory, Io, Ran)
 SpanKey = tuple[int, int, int, str, int]
 
 
@@ -40,9 +40,10 @@ class FileEvents:
         self._resident: dict[FileKey, list[Resident]] = {}
         self._memory: dict[int, list[Memory]] = {}
         self._io: dict[int, list[Io]] = {}
+        self._ran: dict[int, list[Ran]] = {}
         self.dropped = 0
 
-    def feed(self, record: File | Open | Span | Insert | Resident | Memory | Io) -> None:
+    def feed(self, record: File | Open | Span | Insert | Resident | Memory | Io | Ran) -> None:
         match record:
             case File():
                 self.files.pop((record.dev, record.ino), None)
@@ -70,6 +71,10 @@ class FileEvents:
                 counts = self._io.setdefault(record.tgid, [])
                 counts.append(record)
                 del counts[:-MAX_SAMPLES]
+            case Ran():
+                ran = self._ran.setdefault(record.tgid, [])
+                ran.append(record)
+                del ran[:-MAX_SAMPLES]
 
     def is_weights(self, key: FileKey) -> bool:
         file = self.files.get(key)
@@ -113,6 +118,15 @@ class FileEvents:
 
     def io(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Io]:
         return [i for t in tgids for i in _around(self._io.get(t, []), start_ns, end_ns)]
+
+    def ran(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Ran]:
+        """Of each process the last before the window, all in it, and the first after it."""
+        found = []
+        for tgid in tgids:
+            samples = self._ran.get(tgid, [])
+            after = [s for s in samples if s.ts_ns > end_ns]
+            found += _around(samples, start_ns, end_ns) + after[:1]
+        return found
 
     def inserted_by(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> set[FileKey]:
         """Files whose pages some of these processes brought into the page cache."""
@@ -168,6 +182,7 @@ class FileEvents:
             self._doings.pop(tgid, None)
             self._memory.pop(tgid, None)
             self._io.pop(tgid, None)
+            self._ran.pop(tgid, None)
         for doings in self._doings.values():
             doings.opens = _kept_opens(doings.opens, horizon_ns)
             _prune_spans(doings.spans, horizon_ns)
@@ -182,6 +197,8 @@ class FileEvents:
             _prune_samples(memory, horizon_ns)
         for io in self._io.values():
             _prune_samples(io, horizon_ns)
+        for ran in self._ran.values():
+            _prune_samples(ran, horizon_ns)
         self._cap()
 
     def _cap(self) -> None:
@@ -214,6 +231,8 @@ class FileEvents:
             yield from sizes
         for counts in self._io.values():
             yield from counts
+        for ran in self._ran.values():
+            yield from ran
         for doings in self._doings.values():
             yield from doings.opens
             yield from doings.spans.values()

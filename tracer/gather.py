@@ -74,6 +74,7 @@ class Gatherer:
             resident=tuple(world.events.resident(keys, self._start_ns, self._end_ns)),
             memory=tuple(world.events.memory(tgids, self._start_ns, self._end_ns)),
             io=tuple(world.events.io(tgids, self._start_ns, self._end_ns)),
+            ran=tuple(world.events.ran(tgids, self._start_ns, until_ns)),
             libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
             calls=tuple(calls[:MAX_CALLS]),
             cached=tuple(world.calls.cached(tgids, self._start_ns, until_ns)[:MAX_CALLS]),

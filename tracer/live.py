@@ -7,18 +7,20 @@ everything older has been seen.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tracer.armer import Armer
 from tracer.arming import LATE
+from tracer.devices.watch import GROUP as DEVICES
+from tracer.devices.watch import DeviceWatch
 from tracer.host.discovery import Discovery, Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
-from tracer.kernel.wire import Raw, RawCached, RawCall, RawLinked, RawPacket
+from tracer.kernel.wire import Raw, RawCached, RawCall, RawDevice, RawLinked, RawPacket
 from tracer.libs.watch import LibraryWatch
-from tracer.records import AnyRecord, Exit, Insert, Lost, Span, Tick
+from tracer.records import AnyRecord, Exit, HttpEnd, Insert, Lost, Span, Tick
 
 #: How long records may gather while a request is open, and while none is: a request's first
 #: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
@@ -49,6 +51,7 @@ class Live:
         http: HttpReader,
         armer: Armer | None = None,
         libraries: LibraryWatch | None = None,
+        devices: DeviceWatch | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""
         self._source = source
@@ -56,6 +59,7 @@ class Live:
         self._discovery = discovery
         self._http = http
         self._libraries = libraries
+        self._devices = devices
         self._sampler = Sampler(discovery)
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
@@ -93,14 +97,20 @@ class Live:
         """End a wait; from any thread."""
         self._source.kick()
 
-    def drain(self, *, busy: bool) -> Iterator[list[AnyRecord]]:
-        """All there is, oldest first, in batches. `busy`: running spans and samples as well."""
+    def drain(
+        self, *, busy: bool, waiting: Callable[[], bool] = lambda: False
+    ) -> Iterator[list[AnyRecord]]:
+        """All there is, oldest first, in batches. `busy`: running spans and samples as well.
+
+        `waiting`: whether a request has no first token yet, with what was given until then.
+        """
         now_ns = time.monotonic_ns()
-        some = False
+        some = ended = False
         for raws in self._source.batches():
             some = some or bool(raws)
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
+            ended = ended or any(isinstance(record, HttpEnd) for record in batch)
             yield batch + self._arm(batch, now_ns) + self._follow(batch)
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.
@@ -108,12 +118,13 @@ class Live:
         records: list[AnyRecord] = []
         if busy or some:  # a short request may have begun and ended in what just came
             records += self._source.sweep(now_ns)
-        if busy:
-            records += self._sampler.during(now_ns)
-        elif self._was_busy:
-            records += self._sampler.after(now_ns)
+        records += self._samples(now_ns, busy=busy)
+        if some or busy:
+            records += self._sampler.processors(time.monotonic_ns(), waiting=waiting(), ended=ended)
         if self._libraries is not None and (some or busy or self._was_busy):
             records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
+        if self._devices is not None and (some or busy or self._was_busy):
+            records += self._devices.collect(now_ns, busy=busy or self._was_busy)
         self._was_busy = busy
         if some or busy:
             records += self._losses(now_ns)
@@ -126,6 +137,11 @@ class Live:
             records.append(Tick(ts_ns=now_ns))
         yield records
 
+    def _samples(self, now_ns: int, *, busy: bool) -> list[AnyRecord]:
+        if busy:
+            return self._sampler.during(now_ns)
+        return self._sampler.after(now_ns) if self._was_busy else []
+
     def _arm(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:
         """Probes that came or went, and what was read while some were off."""
         turned = self._armer.follow(records, now_ns) if self._armer else []
@@ -137,13 +153,21 @@ class Live:
         return found
 
     def _follow(self, records: list[AnyRecord]) -> list[AnyRecord]:
-        return [] if self._libraries is None else self._libraries.note(records)
+        """What libraries and drivers have to tell of processes that began, changed or ended."""
+        found = [] if self._libraries is None else self._libraries.note(records)
+        if self._devices is not None:
+            found += self._devices.note(records)
+            if self._devices.wanted and self._armer is not None:
+                found += self._armer.bring(DEVICES)
+        return found
 
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):
             return self._http.packet(_packet(raw))
         if isinstance(raw, RawLinked | RawCall | RawCached):
             return [] if self._libraries is None else self._libraries.raw(raw)
+        if isinstance(raw, RawDevice):
+            return [] if self._devices is None else self._devices.raw(raw)
         # A port that only closes may still have replies under way; a dead owner has not.
         gone = self._discovery.ports_of(raw.tgid) if isinstance(raw, Exit) else []
         records = self._discovery.translate(raw)

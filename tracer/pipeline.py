@@ -58,6 +58,10 @@ class Pipeline:
         """Ids of the requests that are not over."""
         return self._fold.open_ids()
 
+    def waiting(self) -> bool:
+        """Whether a request has not got its first token yet."""
+        return self._fold.waiting()
+
     def explain_open(self, now_ns: int) -> list[Derived]:
         """The requests that are not over, explained so far."""
         return [self._against_history(e) for e in self._fold.open_requests(now_ns)]

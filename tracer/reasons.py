@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer import device, eviction, scene, startup
+from tracer import device, eviction, scene, spinup, startup
 from tracer.derived import Facts, Phases
 from tracer.eviction import ENDING
 from tracer.evidence import Evidence, Life
@@ -151,6 +151,8 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
             found.append("load.refault")
         elif not starts and facts.processes_started == 0:
             found.append("evicted.pagecache")
+        if spinup.of(s):
+            found.append("load.spinup")
         if _pagewise(spans, facts):
             found.append("load.readahead")
     if phases.stages_ns.get("init.compile") and device.misses(s) and not device.hits(s):

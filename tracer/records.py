@@ -211,6 +211,21 @@ class Io(Record, frozen=True, kw_only=True, tag="io"):
     read_bytes: int
 
 
+class Ran(Record, frozen=True, kw_only=True, tag="ran"):
+    """Processor time of a process since it was first looked at, all its threads together.
+
+    `waited_ns`: what they were ready to run and had to wait for a processor. `host_ns`: processor
+    time that all programs of the host have used since it started. `throttled_ns`: how long its
+    control group's CPU quota held it back, of each processor; None where it has no quota.
+    """
+
+    tgid: int
+    ran_ns: int
+    waited_ns: int
+    host_ns: int
+    throttled_ns: int | None = None
+
+
 # --- user libraries ------------------------------------------------------------
 
 
@@ -532,6 +547,7 @@ AnyRecord = (
     | Resident
     | Memory
     | Io
+    | Ran
     | Library
     | Call
     | Cached

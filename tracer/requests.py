@@ -16,6 +16,7 @@ from tracer.records import (
     Cached,
     Call,
     Connect,
+    DeviceCall,
     Exec,
     Exit,
     File,
@@ -35,6 +36,7 @@ from tracer.records import (
     Memory,
     Open,
     Process,
+    Ran,
     Resident,
     Server,
     Settings,
@@ -86,9 +88,11 @@ class Fold:
                 | Resident()
                 | Memory()
                 | Io()
+                | Ran()
                 | Library()
                 | Call()
                 | Cached()
+                | DeviceCall()
             ):
                 world.happened(record)
             case Telemetry():
@@ -136,6 +140,10 @@ class Fold:
     def open_ids(self) -> tuple[int, ...]:
         """Ids of the requests that are not over."""
         return tuple(talk.id or 0 for talk in self._open())
+
+    def waiting(self) -> bool:
+        """Whether a request has not got its first token yet."""
+        return any(t.first_token_ns is None for t in self._open() if t.end_ns is None)
 
     def finish(self) -> list[Evidence]:
         """Evidence of all requests not reported for good; to call when no more records come."""

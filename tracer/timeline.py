@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tracer import device, eviction, scene, startup, unseen, waiting, weights
+from tracer import device, eviction, scene, spinup, startup, unseen, waiting, weights
 from tracer.derived import Interval, Timeline
 from tracer.evidence import Evidence
 from tracer.scene import Range, Scene, length, subtract, union
@@ -93,6 +93,7 @@ def _work(s: Scene, starts: list[Start], at: Prompt, waits: list[Wait]) -> Itera
         since = s.read_end_ns if at.start_ns is None else at.start_ns
     taken = frozenset(x for start in starts for b in start.bulks for x in b.spans)
     yield from weights.lazy_claims(s, taken, disk, since, s.end_ns)
+    yield from spinup.claims(s)
     yield from waiting.prefill(s, at)
     if at.start_ns is None and not _never_reached(s):
         held = [(w.claim.start_ns, w.claim.end_ns) for w in waits]

@@ -167,7 +167,7 @@ def share(amount: int, ts_ns: int, end_ns: int, start: int, end: int) -> int:
     return amount * inside // (end_ns - ts_ns) if inside > 0 else 0
 
 
-def _far_stage(scene: Scene, key: Key) -> str:
+def far_stage(scene: Scene, key: Key) -> str:
     file = scene.weights.get(key)
     return "load.network" if file and is_network(file.fs) else "load.disk"
 
@@ -182,7 +182,7 @@ def bulk_claims(scene: Scene, bulk: Bulk, disk: Disk) -> Iterator[Interval]:
     """Header parsing, then each access as disk, network or cache; what lies between is copying."""
     yield from scene.claim("load.meta", bulk.open_ns, bulk.first_ns)
     yield from scene.claim("load.rest", bulk.first_ns, bulk.end_ns)
-    far = _far_stage(scene, bulk.key)
+    far = far_stage(scene, bulk.key)
     for s in bulk.spans:
         if s.op == "read_direct":
             yield from scene.claim(far, s.ts_ns, s.end_ns, tgid=s.tgid, tid=s.tid)
@@ -202,7 +202,7 @@ def inserted_by(scene: Scene, tgids: frozenset[int], since_ns: int, until_ns: in
         key = (i.dev, i.ino)
         if i.tgid in tgids and key in scene.weights:
             start, end = max(i.ts_ns, since_ns), min(i.end_ns, until_ns)
-            yield from scene.claim(_far_stage(scene, key), start, end, tgid=i.tgid)
+            yield from scene.claim(far_stage(scene, key), start, end, tgid=i.tgid)
 
 
 def _waited(span: Span, disk: Disk) -> bool:
@@ -230,7 +230,7 @@ def lazy_claims(
             disk.bytes(key, s.ts_ns, s.end_ns) * 10 >= max(s.bytes, PAGE)
         )
         far = far or _waited(s, disk)
-        stage = _far_stage(scene, key) if far else _near_stage(scene, s)
+        stage = far_stage(scene, key) if far else _near_stage(scene, s)
         seen.setdefault(key, []).append((s.ts_ns, s.end_ns))
         part = busy < end - start or s.busy_ns < s.end_ns - s.ts_ns
         yield from scene.claim(stage, end - busy, end, estimate=part, tgid=s.tgid, tid=s.tid)
@@ -252,4 +252,4 @@ def _unseen_inserts(
         if nth < len(runs) and runs[nth][0] < i.end_ns:
             continue
         start, end = max(i.ts_ns, since_ns), min(i.end_ns, until_ns)
-        yield from scene.claim(_far_stage(scene, key), start, end, estimate=True, tgid=i.tgid)
+        yield from scene.claim(far_stage(scene, key), start, end, estimate=True, tgid=i.tgid)

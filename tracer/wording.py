@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import codes, device, reasons, scene
+from tracer import codes, contention, device, reasons, scene, spinup
 from tracer.case import Case
 from tracer.derived import Facts
 from tracer.facts import own_files
@@ -108,8 +108,8 @@ def _load(case: Case, cause: str) -> str:
 
 
 def _bytes(case: Case) -> str:
-    facts = case.facts
-    files = own_files(scene.of(case.evidence))
+    facts, s = case.facts, scene.of(case.evidence)
+    files, slept = own_files(s), spinup.of(s)
     file = files[0] if files else None
     name = facts.weights[0] if facts.weights else "the weights"
     spent = sum(case.stage_ns(s) for s in ("load.disk", "load.network"))
@@ -119,8 +119,11 @@ def _bytes(case: Case) -> str:
         size = f"{megabytes(brought)} of " if brought else ""
         return f"{size}{name} came from the page cache, none from disk to speak of"
     place = _place(file, "load.network" if case.stage_ns("load.network") else "load.disk")
-    rate = disk / 1e6 / (spent / 1e9)
-    return f"{megabytes(disk)} of {name} came from {place} in {seconds(spent)} ({rate:.0f} MB/s)"
+    asleep = slept.end_ns - slept.start_ns if slept else 0
+    spent = max(1, spent - asleep)
+    came = f"{megabytes(disk)} of {name} came from {place} in {seconds(spent)}"
+    came += f" ({disk / 1e6 / (spent / 1e9):.0f} MB/s)"
+    return f"the first read took {seconds(asleep)}, then {came}" if asleep else came
 
 
 def _place(file: File | None, stage: str) -> str:
@@ -134,9 +137,22 @@ def _prefill(case: Case, cause: str) -> str:
     size = f"a prompt of {tokens} tokens to work on" if tokens is not None else "work on the prompt"
     if cause == "prefill.unexplained":
         return f"{size}, longer than that size takes when warm, with nothing seen to explain it"
+    if cause in ("prefill.contention", "prefill.throttled"):
+        return size + _held(case, cause)
     if cause in ("prefill.prompt", "prefill.rest"):
         return f"{size}, with nothing loaded and nothing started" if _idle(case) else size
     return f"{codes.meaning(cause, 'stage', 'cause')} ({size})"
+
+
+def _held(case: Case, cause: str) -> str:
+    found = contention.of(scene.of(case.evidence), case.timeline)
+    if found is None:
+        return ""
+    if cause == "prefill.throttled":
+        held = seconds(found.throttled_ns)
+        return f", which the CPU quota of its control group held back for {held}"
+    used, waited = seconds(found.others_ns), seconds(found.waited_ns)
+    return f", while other programs used {used} of processor time and its threads waited {waited}"
 
 
 def _idle(case: Case) -> bool:

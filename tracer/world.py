@@ -15,6 +15,7 @@ from tracer.records import (
     Armed,
     Cached,
     Call,
+    DeviceCall,
     Exec,
     Exit,
     File,
@@ -27,6 +28,7 @@ from tracer.records import (
     Memory,
     Open,
     Process,
+    Ran,
     Resident,
     Settings,
     Signal,
@@ -60,10 +62,22 @@ class World:
         self.procs.feed(record)
 
     def happened(
-        self, record: File | Open | Span | Insert | Resident | Memory | Io | Library | Call | Cached
+        self,
+        record: File
+        | Open
+        | Span
+        | Insert
+        | Resident
+        | Memory
+        | Io
+        | Ran
+        | Library
+        | Call
+        | Cached
+        | DeviceCall,
     ) -> None:
         """What a process did, or had, of files and libraries."""
-        if isinstance(record, Library | Call | Cached):
+        if isinstance(record, Library | Call | Cached | DeviceCall):
             self.calls.feed(record)
         else:
             self.events.feed(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,7 +32,9 @@ class Quiet(Live):
     def wait(self, *, busy: bool) -> None:
         self.turns.acquire()
 
-    def drain(self, *, busy: bool) -> Iterator[list[AnyRecord]]:
+    def drain(
+        self, *, busy: bool, waiting: Callable[[], bool] = lambda: False
+    ) -> Iterator[list[AnyRecord]]:
         self.ns += 1
         yield [Tick(ts_ns=self.ns)]
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from tracer.host import files, proc
 from tracer.host.discovery import Discovery
+from tracer.host.processors import Processors
 from tracer.records import AnyRecord, File, Insert, Io, Memory, Resident
 
 _MEMORY_EVERY_NS = 250_000_000
 _CACHE_EVERY_NS = 1_000_000_000
+#: Processor time while a request waits: so often, then at a part of how long it has waited.
+_PROCESSOR_EVERY_NS = 250_000_000
+_PROCESSOR_PART = 8
 #: cachestat() walks every cached page; bigger files are sampled more seldom (about 5 ms a GB).
 _BYTES_A_SECOND = 8 << 30
 
@@ -24,6 +28,9 @@ class Sampler:
         self._memory_due_ns = 0
         self._cache_due_ns: dict[tuple[int, int], int] = {}
         self._loading: set[tuple[int, int]] = set()
+        self._processors = Processors()
+        self._processors_due_ns = 0
+        self._waiting_since_ns: int | None = None
 
     def note(self, records: list[AnyRecord]) -> None:
         """Files whose pages come in are worth a look."""
@@ -46,6 +53,23 @@ class Sampler:
             for tgid, found in counts
             if found is not None
         ]
+
+    def processors(self, now_ns: int, *, waiting: bool, ended: bool) -> list[AnyRecord]:
+        """While a request waits for its first token, and once when it does no more, or when one
+        `ended`: processor time, and what was waited for it."""
+        since_ns = self._waiting_since_ns
+        if waiting and since_ns is None:
+            self._waiting_since_ns = now_ns
+        elif not waiting:
+            self._waiting_since_ns = None
+        over = since_ns is not None and not waiting
+        due = (waiting or ended) and now_ns >= self._processors_due_ns
+        if not over and not due:
+            return []
+        waited_ns = now_ns - since_ns if since_ns is not None else 0
+        pause_ns = max(_PROCESSOR_EVERY_NS, waited_ns // _PROCESSOR_PART)
+        self._processors_due_ns = now_ns + pause_ns
+        return [*self._processors.look(list(self._discovery.tree), now_ns)]
 
     def _memory(self, now_ns: int) -> list[AnyRecord]:
         if now_ns < self._memory_due_ns:
