@@ -78,7 +78,8 @@ class Armer:
         self._lock = threading.Lock()
         self._on = True
         self._trouble: str | None = None
-        self._turned: list[tuple[Change, Armed]] = []
+        self._turned: list[tuple[Change | None, Armed]] = []
+        self._beside: list[str] = []
         self._order = _Order()
         self.state = Armed(ts_ns=arming.since_ns, group=GROUP, on=True, why=arming.why)
 
@@ -101,7 +102,8 @@ class Armer:
         """Do what is due; what was turned on or off since the last step, here or at the rings."""
         with self._lock:
             for change, armed in self._turned:
-                self._arming.changed(change, armed.ts_ns)
+                if change is not None:
+                    self._arming.changed(change, armed.ts_ns)
             due = self._arming.due(now_ns)
             if due is not None and self._turn(due):
                 self._arming.changed(due, self.state.ts_ns)
@@ -113,6 +115,32 @@ class Armer:
         if not self._on and self._in_doubt(now_ns + _AHEAD_NS):
             self._rings.doze()
         return [armed for _, armed in turned]
+
+    def bring(self, group: str) -> list[Armed]:
+        """From now on a further group comes and goes with the probes; what was turned on.
+
+        One that cannot be attached is left out, and is tried again the next time.
+        """
+        with self._lock:
+            if group in self._beside:
+                return []
+            self._beside.append(group)
+            return self._turn_beside([group], self.state) if self._on else []
+
+    def _turn_beside(self, groups: Iterable[str], state: Armed) -> list[Armed]:
+        """Under the lock: attach or detach what comes and goes with the probes."""
+        turned = []
+        for group in groups:
+            try:
+                took_ns = self._groups.attach(group) if state.on else self._groups.detach(group)
+            except KernelError as error:
+                log(f"{group}: {error.message}; unseen until then")
+                continue
+            ts_ns = time.monotonic_ns() if state.on else state.ts_ns
+            turned.append(
+                Armed(ts_ns=ts_ns, group=group, on=state.on, why=state.why, took_ns=took_ns)
+            )
+        return turned
 
     def _turn(self, change: Change) -> bool:
         """Under the lock: attach or detach. It counts as off from before, as on from after.
@@ -137,6 +165,7 @@ class Armer:
         self._rings.look = None if change.on else self._look
         self.state = Armed(ts_ns=ts_ns, group=GROUP, on=change.on, why=change.why, took_ns=took_ns)
         self._turned.append((change, self.state))
+        self._turned += ((None, armed) for armed in self._turn_beside(self._beside, self.state))
         return True
 
     # --- at the rings ----------------------------------------------------------------

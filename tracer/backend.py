@@ -27,6 +27,8 @@ from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
+from tracer.devices.table import table as driver_calls
+from tracer.devices.watch import DeviceWatch
 from tracer.doubt import FOREVER_NS
 from tracer.engine import Engine
 from tracer.errors import TtftError
@@ -105,7 +107,13 @@ class Daemon:
         self._armer = self._make_armer()
         catalogue = Catalogue(shipped(), config.library)
         self._libraries = LibraryWatch(kernel, catalogue, log, off="libs" in config.probes.off)
-        self._live = Live(kernel, self._discovery, HttpReader(), self._armer, self._libraries)
+        self._devices = DeviceWatch(
+            kernel, driver_calls(), config.devices.nodes, off="devices" in config.probes.off
+        )
+        self._live = Live(
+            kernel, self._discovery, HttpReader(), self._armer, self._libraries,
+            devices=self._devices,
+        )  # fmt: skip
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
         self._exports = Exports(config, lambda: self.metrics.text(self.status()))

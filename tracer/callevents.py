@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from tracer.records import AnyRecord, Cached, Call, Library
+from tracer.records import AnyRecord, Cached, Call, DeviceCall, Library
 
 MAX_CALLS = 20_000
 #: Opens in compile caches, of each process: the last ones.
@@ -12,6 +13,7 @@ MAX_CACHED = 1000
 FEW_HITS = 4
 
 CallKey = tuple[int, str, str, int]
+_Call = TypeVar("_Call", Call, DeviceCall)
 
 
 class CallEvents:
@@ -21,9 +23,10 @@ class CallEvents:
         self._calls: dict[int, dict[CallKey, Call]] = {}
         self._libraries: dict[int, dict[tuple[str, str], Library]] = {}
         self._cached: dict[int, list[Cached]] = {}
+        self._devices: dict[int, dict[CallKey, DeviceCall]] = {}
         self.dropped = 0
 
-    def feed(self, record: Library | Call | Cached) -> None:
+    def feed(self, record: Library | Call | Cached | DeviceCall) -> None:
         match record:
             case Library():
                 self._libraries.setdefault(record.tgid, {})[record.name, record.path] = record
@@ -32,6 +35,9 @@ class CallEvents:
                 self._calls.setdefault(record.tgid, {})[key] = record
             case Cached():
                 self._cached.setdefault(record.tgid, []).append(record)
+            case DeviceCall():
+                key = (record.tid, record.device, record.what, record.ts_ns)
+                self._devices.setdefault(record.tgid, {})[key] = record
 
     def calls(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Call]:
         """Runs that touch the window, in order of time."""
@@ -42,6 +48,16 @@ class CallEvents:
             if c.end_ns + (c.last_ns or 0) >= start_ns and c.ts_ns <= end_ns
         ]
         return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.library, c.symbol))
+
+    def devices(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[DeviceCall]:
+        """Runs of driver calls that touch the window, in order of time."""
+        found = [
+            c
+            for tgid in tgids
+            for c in self._devices.get(tgid, {}).values()
+            if c.end_ns >= start_ns and c.ts_ns <= end_ns
+        ]
+        return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.device, c.what))
 
     def cached(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[Cached]:
         """Opens in compile caches in the window, in order of time, after a few earlier ones: of
@@ -78,18 +94,10 @@ class CallEvents:
             self._calls.pop(tgid, None)
             self._libraries.pop(tgid, None)
             self._cached.pop(tgid, None)
+            self._devices.pop(tgid, None)
         for opens in self._cached.values():
             del opens[:-MAX_CACHED]
-        for runs in self._calls.values():
-            for key in [k for k, c in runs.items() if c.end_ns < horizon_ns]:
-                del runs[key]
-        over = sum(map(len, self._calls.values())) - MAX_CALLS
-        for runs in self._calls.values():
-            cut = min(max(0, over), len(runs))
-            for key in list(runs)[:cut]:
-                del runs[key]
-            self.dropped += cut
-            over -= cut
+        self.dropped += _prune(self._calls, horizon_ns) + _prune(self._devices, horizon_ns)
 
     def records(self) -> Iterator[AnyRecord]:
         for known in self._libraries.values():
@@ -98,3 +106,19 @@ class CallEvents:
             yield from runs.values()
         for opens in self._cached.values():
             yield from opens
+        for driven in self._devices.values():
+            yield from driven.values()
+
+
+def _prune(every: dict[int, dict[CallKey, _Call]], horizon_ns: int) -> int:
+    """Drop runs that ended before, and the first where there are too many; how many of these."""
+    for runs in every.values():
+        for key in [k for k, c in runs.items() if c.end_ns < horizon_ns]:
+            del runs[key]
+    over = dropped = max(0, sum(map(len, every.values())) - MAX_CALLS)
+    for runs in every.values():
+        cut = min(max(0, over), len(runs))
+        for key in list(runs)[:cut]:
+            del runs[key]
+        over -= cut
+    return dropped

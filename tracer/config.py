@@ -84,6 +84,15 @@ class ProbesSection(_Section, frozen=True):
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
 
+class DevicesSection(_Section, frozen=True):
+    """`nodes`: patterns for further device nodes of accelerators, such as `/dev/npu*`.
+
+    Calls into their drivers are counted and timed; what each of them does is not known.
+    """
+
+    nodes: Annotated[tuple[Absolute, ...], msgspec.Meta(max_length=64)] = ()
+
+
 class LibraryTable(_Section, frozen=True):
     """Functions of a user library to watch beside those of the catalogue: `[[library]]`.
 
@@ -150,6 +159,7 @@ class Config(_Section, frozen=True):
     spike: SpikeSection = SpikeSection()
     history: HistorySection = HistorySection()
     probes: ProbesSection = ProbesSection()
+    devices: DevicesSection = DevicesSection()
     metrics: MetricsSection = MetricsSection()
     otlp: OtlpSection = OtlpSection()
 
@@ -170,6 +180,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "spike": SpikeSection,
     "history": HistorySection,
     "probes": ProbesSection,
+    "devices": DevicesSection,
     "metrics": MetricsSection,
     "otlp": OtlpSection,
 }

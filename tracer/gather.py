@@ -55,6 +55,8 @@ class Gatherer:
         until_ns = self._end_ns if token_ns is None else min(token_ns, self._end_ns)
         calls = world.calls.calls(tgids, self._start_ns, until_ns)
         cut += max(0, len(calls) - MAX_CALLS)
+        devices = world.calls.devices(tgids, self._start_ns, until_ns)
+        cut += max(0, len(devices) - MAX_CALLS)
         hop = serving(talk)
         return Evidence(
             id=id_,
@@ -77,6 +79,7 @@ class Gatherer:
             ran=tuple(world.events.ran(tgids, self._start_ns, until_ns)),
             libraries=tuple(world.calls.libraries(tgids, self._end_ns)),
             calls=tuple(calls[:MAX_CALLS]),
+            devices=tuple(devices[:MAX_CALLS]),
             cached=tuple(world.calls.cached(tgids, self._start_ns, until_ns)[:MAX_CALLS]),
             telemetry=tuple(world.readings.of(tgids, self._start_ns, self._end_ns)),
             polls=self._polls(),

@@ -51,6 +51,7 @@ class Live:
         http: HttpReader,
         armer: Armer | None = None,
         libraries: LibraryWatch | None = None,
+        *,
         devices: DeviceWatch | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tracer.config import (
     SECTIONS,
     Config,
+    DevicesSection,
     HistorySection,
     LibraryTable,
     MetricsSection,
@@ -47,6 +48,9 @@ ring_kb = 1024
 packet_ring_kb = 2048
 variant = "tracepoint"
 arming = "always"
+
+[devices]
+nodes = ["/dev/npu*"]
 
 [metrics]
 listen = "0.0.0.0:9843"
@@ -89,6 +93,7 @@ def test_whole_file() -> None:
             ring_kb=1024,
             packet_ring_kb=2048,
         ),
+        devices=DevicesSection(nodes=("/dev/npu*",)),
         metrics=MetricsSection(listen="0.0.0.0:9843", allow_remote=True),
         otlp=OtlpSection(endpoint="http://127.0.0.1:4318", headers={"authorization": "Basic eA=="}),
         library=(

@@ -18,6 +18,7 @@ from tracer.host.naming import Names
 from tracer.kernel.wire import (
     Raw,
     RawCached,
+    RawDevice,
     RawCall,
     RawExec,
     RawFile,
@@ -286,7 +287,8 @@ class Discovery:
         if handler is not None:
             return handler(raw)
         if isinstance(
-            raw, RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall | RawCached
+            raw,
+            RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall | RawCached | RawDevice,
         ):
             return []
         return [raw]

@@ -91,11 +91,11 @@ PROBES = (
     Probe("files", "ttft_sys_exit", "tp_btf/sys_exit", False, _CALLS, "tracepoint"),
     *_calls(),
     *_faults(),
+    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER),
+    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER),
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
-    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER),
-    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER),
     Probe("sockets", "ttft_egress", "cgroup_skb/egress", True, "replies and first tokens"),
     Probe(
         "sockets",
@@ -127,13 +127,13 @@ UPROBE = "uprobe"
 ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults", "libs")
 #: Attached to a process when it maps weights without populating: costs it 0.4 us a fault.
 ON_DEMAND = ("minor",)
+#: Groups that come and go with another one, where this host has what they are about: they cost
+#: others as much as that one does.
+BESIDE = {"devices": "files"}
 #: Groups whose facts can be had in several ways, the preferred one first: the first whose
 #: programs this kernel all takes is used, else the last as far as it goes. `files` comes and goes,
 #: and has to come within the milliseconds before a waking server opens its weights: tracepoints
 #: attach in 0.4 ms, thirteen fentry programs take 150 million instructions.
-#: Groups that come and go with another one, where this host has what they are about: they cost
-#: others as much as that one does.
-BESIDE = {"devices": "files"}
 #: The tracepoints that tell faults of files are of 6.12 ("filemap: add trace events for get_pages,
 #: map_pages, and fault"). Without them perf events tell all faults of watched processes, which
 #: costs these as much as `minor` does.
