@@ -62,11 +62,11 @@ def test_a_name_that_the_configuration_changed() -> None:
 def test_host_names_are_words(tmp_path: Path, text: bytes, name: str | None) -> None:
     path = tmp_path / "hostname"
     path.write_bytes(text)
-    assert hostname(str(path)) == name
+    assert hostname(os.getpid(), str(path)) == name
 
 
 def test_a_host_name_that_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("/etc/hostname")
-    for name in ("pipe", "link", "absent", "."):
-        assert hostname(str(tmp_path / name)) is None
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device", "absent", "."):
+        assert hostname(os.getpid(), str(tmp_path / name)) is None

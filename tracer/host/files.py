@@ -1,7 +1,9 @@
 """Identity of large files: path, file system, device, format, share in the page cache.
 
 A file is never opened here unless a watched process has it open or mapped, and never on a
-network file system: a hung mount must not hang us.
+network file system: a hung mount must not hang us. Others may be served by a process too
+(FUSE), so each is asked with patience; and what a process can make as long as it likes
+(mappings, mounts, descriptors) is looked through only so far.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import ctypes
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from itertools import islice
 
 import msgspec
 
-from tracer.host import proc
+from tracer.host import proc, reach
 from tracer.records import File
 
 #: File systems whose pages come over a network.
@@ -24,6 +27,9 @@ NETWORK_FS = frozenset(
 #: Files smaller than this are not watched (also in the kernel: ttft_min_file_size).
 MIN_SIZE = 1 << 20
 _SYS_CACHESTAT = 451  # the same on every architecture since it came (Linux 6.5)
+#: Of a file of /proc, bytes: a process may map and mount as much as it likes.
+_PROC_MAX = 16 << 20
+_DESCRIPTORS_MAX = 16_384
 
 
 def format_of_magic(first: bytes) -> str | None:
@@ -64,9 +70,15 @@ class Mount(msgspec.Struct, frozen=True):
     source: str
 
 
-def _lines(path: str) -> list[str]:
+def _lines(path: str) -> Iterator[str]:
     """Lines of a file of /proc: names may hold all that str.splitlines() takes for a line end."""
-    return Path(path).read_bytes().decode("utf-8", "replace").split("\n")
+    left = _PROC_MAX
+    with open(path, "rb") as file:
+        for line in file:
+            yield line.decode("utf-8", "replace").removesuffix("\n")
+            left -= len(line)
+            if left <= 0:
+                return
 
 
 def _unescape(text: str) -> str:
@@ -78,20 +90,24 @@ def _unescape(text: str) -> str:
 
 def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
     """The mounts a process sees, by (major, minor); empty if it is gone."""
-    try:
-        lines = _lines(f"/proc/{tgid}/mountinfo")
-    except OSError:
-        return {}
     found: dict[tuple[int, int], Mount] = {}
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, tail = left.split(" "), right.split(" ")
-        if len(fields) < 5 or len(tail) < 2:
-            continue
-        major, _, minor = fields[2].partition(":")
-        mount = Mount(int(fields[0]), _unescape(fields[4]), tail[0], _unescape(tail[1]))
-        found.setdefault((int(major), int(minor)), mount)
+    try:
+        for line in _lines(f"/proc/{tgid}/mountinfo"):
+            left, _, right = line.partition(" - ")
+            fields, tail = left.split(" "), right.split(" ")
+            if len(fields) < 5 or len(tail) < 2:
+                continue
+            major, _, minor = fields[2].partition(":")
+            mount = Mount(int(fields[0]), _unescape(fields[4]), tail[0], _unescape(tail[1]))
+            found.setdefault((int(major), int(minor)), mount)
+    except OSError:
+        pass  # what was read so far holds
     return found
+
+
+def served(fs: str) -> bool:
+    """Whether the pages of such a file system come from a process or over a network."""
+    return fs in NETWORK_FS or fs == "fuse" or fs.startswith("fuse.")
 
 
 def kernel_dev(st_dev: int) -> int:
@@ -103,8 +119,8 @@ def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
     """Where descriptor `fd` points, if it is still the same file."""
     link = f"/proc/{tgid}/fd/{fd}"
     try:
-        info = os.stat(link)
-        if info.st_ino != ino:
+        info = reach.PATIENCE.ask(dev, lambda: os.stat(link))
+        if info is None or info.st_ino != ino:
             return None
         return proc.readlink(link)
     except OSError:
@@ -143,28 +159,27 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
 def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
     """(dev, ino, path) of the files a process has mapped."""
     try:
-        lines = _lines(f"/proc/{tgid}/maps")
+        for line in _lines(f"/proc/{tgid}/maps"):
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[4] != "0":
+                major, _, minor = fields[3].partition(":")
+                yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
     except OSError:
         return
-    for line in lines:
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[4] != "0":
-            major, _, minor = fields[3].partition(":")
-            yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
 
 
 def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> Iterator[tuple[int, int, str]]:
     """(dev, ino, path) of the files a process has a descriptor of; no file is touched for it."""
     devices = {m.number: major << 20 | minor for (major, minor), m in known.items()}
-    folder = Path(f"/proc/{tgid}/fd")
     try:
-        numbers = os.listdir(folder)
+        with os.scandir(f"/proc/{tgid}/fd") as entries:
+            numbers = [entry.name for entry in islice(entries, _DESCRIPTORS_MAX)]
     except OSError:
         return
     for number in numbers:
         try:
-            path = proc.readlink(f"{folder}/{number}")
-            lines = _lines(f"/proc/{tgid}/fdinfo/{number}") if path.startswith("/") else []
+            path = proc.readlink(f"/proc/{tgid}/fd/{number}")
+            lines = list(_lines(f"/proc/{tgid}/fdinfo/{number}")) if path.startswith("/") else []
         except OSError:
             continue
         info = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -173,9 +188,13 @@ def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> Iterator[tuple[int,
             yield dev, int(info["ino"]), path
 
 
-def _in_root(tgid: int, path: str) -> bytes:
-    """`path` as the process sees it, whatever the locale of ours is."""
-    return f"/proc/{tgid}/root{path}".encode()
+def _glance(tgid: int, path: str) -> os.stat_result:
+    """What is at `path` for this process; nothing is opened."""
+    named = reach.place(tgid, path)
+    try:
+        return os.fstat(named)
+    finally:
+        os.close(named)
 
 
 def already_open(tgid: int, ts_ns: int) -> list[File]:
@@ -191,8 +210,10 @@ def already_open(tgid: int, ts_ns: int) -> list[File]:
         if mount.fs in NETWORK_FS:
             continue  # not even a stat(): the server behind it may be gone
         try:
-            info = os.stat(_in_root(tgid, path))
+            info = reach.PATIENCE.ask(dev, partial(_glance, tgid, path))
         except OSError:
+            continue
+        if info is None:
             continue
         if stat.S_ISREG(info.st_mode) and info.st_ino == ino and info.st_size >= MIN_SIZE:
             found[dev, ino] = File(
@@ -214,13 +235,14 @@ def cached_bytes(tgid: int, file: File) -> int | None:
     if file.path is None or file.fs is None or file.fs in NETWORK_FS:
         return None
     try:
-        fd = os.open(_in_root(tgid, file.path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME)
+        return reach.PATIENCE.ask(file.dev, partial(_cached_bytes, tgid, file.path, file.ino))
     except OSError:
         return None
+
+
+def _cached_bytes(tgid: int, path: str, ino: int) -> int | None:
+    fd = reach.read_regular(reach.place(tgid, path), ino, os.O_NOATIME)
     try:
-        info = os.fstat(fd)
-        if info.st_ino != file.ino or not stat.S_ISREG(info.st_mode):
-            return None
         pages = (ctypes.c_uint64 * 5)()  # struct cachestat: nr_cache first
         whole = _Range(0, 0)
         if _libc.syscall(_SYS_CACHESTAT, fd, ctypes.byref(whole), ctypes.byref(pages), 0) != 0:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Container
 
+from tracer.host import reach
 from tracer.host.place import place_of
 
 Place = tuple[int, int]
@@ -41,21 +40,11 @@ def _container(tgid: int, netns: int) -> str:
     place = place_of(tgid)
     if place is not None:
         return place.split()[-1]
-    return hostname(f"/proc/{tgid}/root/etc/hostname") or str(netns)
+    return hostname(tgid) or str(netns)
 
 
-def hostname(path: str) -> str | None:
-    """The host name in a file that anyone may have written."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        found = os.read(fd, _LIMIT).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+def hostname(tgid: int, path: str = "/etc/hostname") -> str | None:
+    """The host name in a file that anyone may have written, as this process sees it."""
+    found = reach.PATIENCE.ask(("hostname", tgid), lambda: reach.text(tgid, path, _LIMIT))
+    found = (found or "").strip()
     return found if _HOSTNAME.fullmatch(found) else None

@@ -34,6 +34,9 @@ AGAIN_S = (0.01, 0.05, 0.5, 2.0)
 _PART = 20
 _SPACE_S = 0.01
 _POOL = 4
+#: Files probed at a time, and things said of files: a process may map thousands, however named.
+_FILES_MAX = 512
+_SAID_MAX = 1000
 
 
 @dataclass
@@ -177,10 +180,10 @@ class Attacher:
             if tgid in file.users and inode not in wanted:
                 self._drop(file, tgid)
         fresh = [m for inode, m in wanted.items() if inode not in self._files]
+        fresh = fresh[: max(0, _FILES_MAX - len(self._files))]
         for m, file in zip(fresh, self._pool.map(self._open, fresh), strict=True):
             self._files[m.inode] = file
-        for inode in wanted:
-            file = self._files[inode]
+        for file in (self._files[inode] for inode in wanted if inode in self._files):
             if tgid not in file.users:
                 file.users.add(tgid)
                 file.idle_ns = None
@@ -220,14 +223,14 @@ class Attacher:
     def _open(self, mapped: Mapped) -> _File:
         file = _File(mapped.path, self._libraries_of(mapped.name))
         try:
-            fd, place = mappings.open_mapped(mapped)
+            fd = mappings.open_mapped(mapped)
         except OSError as error:
             self._trouble(mapped.path, f"cannot be probed: {reason(error)}")
             return file
         try:
             elf = Elf(fd)
             for library in file.libraries:
-                self._probe(file, library, elf.functions(library.symbols), place)
+                self._probe(file, library, elf.functions(library.symbols), fd)
         except ElfError as error:
             self._trouble(mapped.path, f"cannot be probed: {error}")
         finally:
@@ -236,33 +239,33 @@ class Attacher:
             self._trouble(mapped.path, "has none of the functions to watch (stripped?)")
         return file
 
-    def _probe(self, file: _File, library: Library, at: dict[str, int], link: str) -> None:
+    def _probe(self, file: _File, library: Library, at: dict[str, int], fd: int) -> None:
         rows: dict[int, int] = {}
         for symbol, offset in at.items():
             rows.setdefault(offset, library.symbols[symbol])
         points = sorted(rows.items())
-        count = self._attach(file, link, points) if points else 0
+        count = self._attach(file, fd, points) if points else 0
         file.counts[library.name] = file.counts.get(library.name, 0) + count
         if library.given:
             found = {library.symbols[symbol] for symbol in at}
             for symbol in sorted({s for s, row in library.symbols.items() if row not in found}):
                 self._trouble(file.path, f"has no function {symbol}")
 
-    def _attach(self, file: _File, link: str, points: Points) -> int:
+    def _attach(self, file: _File, fd: int, points: Points) -> int:
         """How many of the points are probed: one that the kernel refuses spoils no other."""
         try:
-            file.links.append(Link(self._programs.call, link, points, many=self._programs.many))
+            file.links.append(Link(self._programs.call, fd, points, many=self._programs.many))
             return len(points)
         except OSError as error:
-            if len(points) == 1 or not os.path.lexists(link):
+            if len(points) == 1:
                 self._trouble(file.path, f"cannot be probed: {reason(error)}")
                 return 0
         half = len(points) // 2
-        return sum(self._attach(file, link, p) for p in (points[:half], points[half:]))
+        return sum(self._attach(file, fd, p) for p in (points[:half], points[half:]))
 
     def _trouble(self, path: str, text: str) -> None:
         """Say it, once."""
-        if (path, text) not in self._named:
+        if (path, text) not in self._named and len(self._named) < _SAID_MAX:
             self._named.add((path, text))
             self._say(f"{Path(path).name} {text} ({path})")
 

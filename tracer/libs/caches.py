@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from functools import partial
 
+from tracer.host import reach
 from tracer.kernel.maps import Table
 
 _LENGTH = 128
+#: What a process may have made as long as it likes is read only so far.
+_ENVIRONMENT_MAX = 1 << 20
+_USERS_MAX = 256 << 10
+#: The kernel's table of folders is as large.
+_FOLDERS_MAX = 1024
 #: What of the environment is looked at; nothing else of it is kept.
 _HOMES = ("HOME", "XDG_CACHE_HOME")
 #: (variable that names the folder, what follows it).
@@ -26,12 +32,14 @@ _IN_CACHE = (
     "/mesa_shader_cache", "/flashinfer", "/comgr", "/vllm/torch_compile_cache", "/nvidia/GLCache",
     "/radv_builtin_shaders",
 )  # fmt: skip
+_PATIENCE = reach.Patience()
 _ANYWHERE = ("/tmp/torchinductor_",)  # noqa: S108
 
 
 def _environment(tgid: int) -> dict[str, str]:
     try:
-        raw = Path(f"/proc/{tgid}/environ").read_bytes()
+        with open(f"/proc/{tgid}/environ", "rb") as file:
+            raw = file.read(_ENVIRONMENT_MAX)
     except OSError:
         return {}
     wanted = {*_HOMES, *(name for name, _ in _NAMED)}
@@ -47,10 +55,11 @@ def _home_of_user(tgid: int) -> str | None:
     """The home folder of its user, as its own file of users says: some ask that first."""
     try:
         uid = os.stat(f"/proc/{tgid}").st_uid
-        lines = Path(f"/proc/{tgid}/root/etc/passwd").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    rows = (line.split(":") for line in lines)
+    work = partial(reach.text, tgid, "/etc/passwd", _USERS_MAX)
+    users = _PATIENCE.ask(tgid, work) or ""
+    rows = (line.split(":") for line in users.splitlines())
     return next((row[5] for row in rows if len(row) > 5 and row[2] == str(uid)), None)
 
 
@@ -79,7 +88,7 @@ class Folders:
     def add(self, names: Iterable[str]) -> None:
         """Tell the kernel of those it does not know yet."""
         for name in names:
-            if name in self._names:
+            if name in self._names or len(self._names) >= _FOLDERS_MAX:
                 continue
             path = os.fsencode(name)[:_LENGTH]
             key = struct.pack("<I", 8 * len(path)) + path.ljust(_LENGTH, b"\0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -23,9 +24,20 @@ _X86_64, _AARCH64 = 62, 183
 _MACHINES = (_X86_64, _AARCH64)
 _TEST_RDI = b"\x48\x85\xff"
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
-#: Larger tables are taken for damaged.
-_TABLE_MAX = 64 << 20
+#: What asks for more than this is damaged, or made to keep us busy: bytes and pieces read (tables
+#: of large libraries have some 50 MB), headers, places of a name, symbols of one name or one hash.
+_READ_MAX = 128 << 20
+_READS_MAX = 1 << 16
 _HEADERS_MAX = 4096
+_DYNAMIC_MAX = 64 << 10
+_PLACES_MAX = 1 << 16
+_SAME_MAX = 64
+_CHAIN_MAX = 1 << 20
+_PIECE = 256 << 10
+
+
+#: Begin and end of a table, in the file.
+Range = tuple[int, int]
 
 
 class ElfError(Exception):
@@ -37,6 +49,7 @@ class Elf:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._left, self._reads_left = _READ_MAX, _READS_MAX
         head = self._read(0, _HEADER.size)
         ident = head[:16]
         _, _, self._machine, _, _, phoff, shoff, _, _, phsize, phnum, shsize, shnum, _ = (
@@ -49,13 +62,20 @@ class Elf:
         self._segments = list(self._table(_SEGMENT, phoff, phsize, phnum))
         self._sections = list(self._table(_SECTION, shoff, shsize, shnum)) if shoff else []
 
-    def _read(self, offset: int, size: int) -> bytes:
-        if not 0 <= size <= _TABLE_MAX or offset < 0 or offset > 1 << 62:
+    def _read_some(self, offset: int, size: int) -> bytes:
+        self._left -= max(0, size)
+        self._reads_left -= 1
+        if not 0 <= size <= _READ_MAX or offset < 0 or offset > 1 << 62:
             raise ElfError("its tables make no sense")
+        if self._left < 0 or self._reads_left < 0:
+            raise ElfError("its tables are too large")
         try:
-            data = os.pread(self._fd, size, offset)
+            return os.pread(self._fd, size, offset)
         except OSError as error:
             raise ElfError(f"it cannot be read: {error.strerror}") from None
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = self._read_some(offset, size)
         if len(data) != size:
             raise ElfError("it is cut short")
         return data
@@ -91,17 +111,47 @@ class Elf:
         names = {name.encode(): name for name in wanted}
         found: dict[str, int] = {}
         for symbols, strings in self._symbol_tables():
-            for at, info, _, section, address, _ in _SYMBOL.iter_unpack(symbols):
-                if info & 0xF != _STT_FUNC or not section:
+            missing = [name for name, text in names.items() if text not in found]
+            if not missing:
+                break
+            for name, offset in self._defined(symbols, self._places(strings, missing)):
+                found.setdefault(names[name], self._probe_point(offset))
+        return found
+
+    def _pieces(self, where: Range, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(place in it, bytes) of one piece after the other; each begins `overlap` before."""
+        at, end = where
+        for start in range(at, end, _PIECE):
+            first = max(at, start - overlap)
+            yield first - at, self._read(first, min(start + _PIECE, end) - first)
+
+    def _places(self, strings: Range, names: Collection[bytes]) -> dict[int, bytes]:
+        """Where in a table of strings each of these names is, also as the end of another."""
+        places: dict[int, bytes] = {}
+        for at, piece in self._pieces(strings, max(map(len, names))):
+            for name in names:
+                begin = piece.find(name + b"\0")
+                while begin >= 0:
+                    places[at + begin] = name
+                    begin = piece.find(name + b"\0", begin + 1)
+            if len(places) > _PLACES_MAX:
+                raise ElfError("its names make no sense")
+        return places
+
+    def _defined(self, symbols: Range, places: dict[int, bytes]) -> Iterator[tuple[bytes, int]]:
+        """(name, offset in the file) of functions."""
+        seen: Counter[bytes] = Counter()
+        for _, piece in self._pieces(symbols) if places else ():
+            for at, info, _, section, address, _ in _SYMBOL.iter_unpack(piece):
+                name = places.get(at)
+                if name is None or info & 0xF != _STT_FUNC or not section:
                     continue
-                end = strings.find(b"\0", at)
-                name = names.get(strings[at:end])
-                if name is None or name in found:
-                    continue
+                seen[name] += 1
+                if seen[name] > _SAME_MAX:
+                    raise ElfError("its symbols make no sense")
                 offset = self.offset_of(address)
                 if offset is not None:
-                    found[name] = self._probe_point(offset)
-        return found
+                    yield name, offset
 
     def _probe_point(self, offset: int) -> int:
         """The first instruction that the kernel emulates, where that is sure.
@@ -120,31 +170,31 @@ class Elf:
         # The first argument is held against NULL, and a short jump follows.
         return offset + 7 if code[4:7] == _TEST_RDI and code[7] & 0xF0 == 0x70 else offset
 
-    def _symbol_tables(self) -> Iterator[tuple[bytes, bytes]]:
-        """(symbols, strings) of each table: exported ones first."""
+    def _symbol_tables(self) -> Iterator[tuple[Range, Range]]:
+        """Where (symbols, strings) of each table are: exported ones first."""
         tables = [s for s in self._sections if s[1] in (_SHT_DYNSYM, _SHT_SYMTAB)]
         for section in sorted(tables, key=lambda s: -s[1]):
             _, _, _, _, offset, size, link, _, _, entry = section
             if entry != _SYMBOL.size or size % entry or link >= len(self._sections):
                 raise ElfError("its symbol table makes no sense")
             strings = self._sections[link]
-            yield self._read(offset, size), self._read(strings[4], strings[5])
+            yield _range(offset, size), _range(strings[4], strings[5])
         if not tables:
             yield from self._dynamic_symbols()
 
-    def _dynamic_symbols(self) -> Iterator[tuple[bytes, bytes]]:
+    def _dynamic_symbols(self) -> Iterator[tuple[Range, Range]]:
         """Without section headers: what the dynamic loader itself goes by."""
         tags: dict[int, int] = {}
         for kind, _, offset, _, _, filesz, _, _ in self._segments:
             if kind == _PT_DYNAMIC:
-                data = self._read(offset, filesz - filesz % _DYNAMIC.size)
-                tags |= dict(_DYNAMIC.iter_unpack(data))
+                size = min(filesz, _DYNAMIC_MAX)
+                tags |= dict(_DYNAMIC.iter_unpack(self._read(offset, size - size % _DYNAMIC.size)))
         symbols = self.offset_of(tags.get(_DT_SYMTAB, -1))
         strings = self.offset_of(tags.get(_DT_STRTAB, -1))
         if symbols is None or strings is None:
             return
-        count = self._symbol_count(tags)
-        yield self._read(symbols, count * _SYMBOL.size), self._read(strings, tags.get(_DT_STRSZ, 0))
+        size = self._symbol_count(tags) * _SYMBOL.size
+        yield _range(symbols, size), _range(strings, tags.get(_DT_STRSZ, 0))
 
     def _symbol_count(self, tags: dict[int, int]) -> int:
         old = self.offset_of(tags.get(_DT_HASH, -1))
@@ -154,11 +204,23 @@ class Elf:
         if table is None:
             return 0
         buckets, first, bloom, _ = self._unpack(struct.Struct("<IIII"), table)
-        at = table + 16 + bloom * 8
-        heads = struct.unpack(f"<{buckets}I", self._read(at, buckets * 4))
-        last, chains = max(heads, default=0), at + buckets * 4
+        heads = _range(table + 16 + bloom * 8, buckets * 4)
+        last = max((max(memoryview(p).cast("I")) for _, p in self._pieces(heads)), default=0)
         if last < first:
             return first
-        while not self._unpack(struct.Struct("<I"), chains + (last - first) * 4)[0] & 1:
-            last += 1
-        return last + 1
+        chain = heads[1] + (last - first) * 4
+        for at in range(chain, chain + 4 * _CHAIN_MAX, 256):
+            piece = self._read_some(at, 256)
+            for (value,) in struct.iter_unpack("<I", piece[: len(piece) & ~3]):
+                if value & 1:
+                    return last + 1
+                last += 1
+            if len(piece) < 256:
+                raise ElfError("it is cut short")
+        raise ElfError("its symbols make no sense")
+
+
+def _range(offset: int, size: int) -> Range:
+    if size < 0 or offset < 0 or size > _READ_MAX:
+        raise ElfError("its tables make no sense")
+    return offset, offset + size

@@ -82,15 +82,16 @@ class Link:
     """Probes on one file; they go with `close`, or with this process."""
 
     def __init__(
-        self, program: int, path: str, points: Points, *, many: bool = True, pid: int = 0
+        self, program: int, fd: int, points: Points, *, many: bool = True, pid: int = 0
     ) -> None:
-        """`path` may be one of /proc/PID/map_files. `many` False: an event for each point.
+        """`fd`: the file that was read, so no other can take its place meanwhile. `many` False:
+        an event for each point.
 
         `pid`: in this process alone, and others do not pay; needs `many`. OSError where the
         kernel refuses.
         """
         self._fds: list[int] = []
-        name = os.fsencode(path)
+        name = b"/proc/self/fd/%d" % fd
         if many or pid:
             self._fds = [_multi(program, name, points, pid)]
             return
@@ -110,5 +111,7 @@ def reason(error: OSError) -> str:
     """Why a file cannot be probed, in words."""
     if error.errno == errno.ENOENT:
         return "it is gone"
+    if error.errno == errno.EREMOTE:
+        return "a process or another machine serves its file system"
     found = libbpf.failure("", error.errno or 0)
     return found.message.removeprefix(": ")

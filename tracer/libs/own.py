@@ -48,16 +48,16 @@ class OwnProbes:
     def _probe(self, tgid: int, library: Library, mapped: Mapped) -> list[Link]:
         found: list[Link] = []
         with suppress(OSError, ElfError):
-            fd, place = mappings.open_mapped(mapped)
+            fd = mappings.open_mapped(mapped)
             try:
                 at = Elf(fd).functions(library.symbols)
+                for number, program in enumerate(self._programs):
+                    offsets = {o for name, o in at.items() if library.symbols[name] == number}
+                    if offsets:
+                        points = [(offset, 0) for offset in sorted(offsets)]
+                        found.append(Link(program, fd, points, pid=tgid))
             finally:
                 os.close(fd)
-            for number, program in enumerate(self._programs):
-                offsets = {offset for name, offset in at.items() if library.symbols[name] == number}
-                if offsets:
-                    points = [(offset, 0) for offset in sorted(offsets)]
-                    found.append(Link(program, place, points, pid=tgid))
         return found
 
     def remove(self, tgid: int) -> list[Link]:
