@@ -116,17 +116,20 @@ def host_busy_ns() -> int | None:
 
 def _quotas(tgid: int) -> Iterator[Path]:
     """`cpu.stat` of the control groups of a process, its own and those above, that have a quota."""
-    try:
-        lines = Path(f"/proc/{tgid}/cgroup").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _groups(tgid).splitlines():
         _, controllers, path = line.split(":", 2)
         for name in controllers.split(","):
             tree = _TREES.get(name)
             for group in (Path(path), *Path(path).parents) if tree else ():
                 if tree and _has_quota(folder := tree / str(group).lstrip("/")):
                     yield folder / "cpu.stat"
+
+
+def _groups(tgid: int) -> str:
+    try:
+        return Path(f"/proc/{tgid}/cgroup").read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _has_quota(folder: Path) -> bool:
