@@ -11,12 +11,16 @@ ROOT = Path(__file__).parents[2]
 
 
 class KernelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kernel: the newest version of `package` in `suite`. `lane`: of `make test-vm`."""
+    """A kernel: the newest version of `package` in `suite`. `lane`: of `make test-vm`.
+
+    `headers`: the package for modules of its own; those can be built by this machine's compiler.
+    """
 
     suite: str
     package: str
     arch: str = "amd64"
     lane: bool = False
+    headers: str | None = None
 
 
 class UserlandSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,10 +35,10 @@ class Mirror:
     uri: str
     keyring: str | None
 
-    def line(self, suite: str) -> str:
+    def line(self, suite: str, section: str = "main") -> str:
         """An entry of sources.list."""
         signed = f"[signed-by={self.keyring}] " if self.keyring else ""
-        return f"deb {signed}{self.uri} {suite} main"
+        return f"deb {signed}{self.uri} {suite} {section}"
 
 
 @once
@@ -61,11 +61,12 @@ def find_mirror(uris: str, codename: str | None) -> str | None:
 
 
 class Suite:
-    """The packages of one suite and architecture."""
+    """The packages of one suite and architecture. `section`: of the mirror, such as non-free."""
 
-    def __init__(self, suite: str, arch: str) -> None:
-        self.suite, self.arch = suite, arch
-        self._folder = cache.root() / "apt" / f"{suite}-{arch}"
+    def __init__(self, suite: str, arch: str, section: str = "main") -> None:
+        self.suite, self.arch, self._section = suite, arch, section
+        self._name = f"{suite}-{arch}" if section == "main" else f"{suite}-{section}-{arch}"
+        self._folder = cache.root() / "apt" / self._name
         self._refresh()
 
     def _options(self) -> list[str]:
@@ -87,8 +88,9 @@ class Suite:
 
     def _refresh(self) -> None:
         """Fetches the list, if that is a day old; without a network, an old one must do."""
-        stamp, sources = self._folder / "fetched", mirror().line(self.suite) + "\n"
-        with cache.lock(f"apt-{self.suite}-{self.arch}"):
+        stamp = self._folder / "fetched"
+        sources = mirror().line(self.suite, self._section) + "\n"
+        with cache.lock(f"apt-{self._name}"):
             there = stamp.exists() and (self._folder / "sources.list").read_text() == sources
             if there and time.time() - stamp.stat().st_mtime < _LISTS_AGE_S:
                 return
@@ -129,12 +131,16 @@ class Suite:
 
     def kernel(self, package: str) -> list[Package]:
         """The packages that a kernel's package stands for."""
+        return self.closure(package, _SPLIT_KERNEL)
+
+    def closure(self, package: str, follow: re.Pattern[str]) -> list[Package]:
+        """A package and what it depends on, as far as the names match."""
         found: dict[str, Package] = {}
         waiting = [package]
         while waiting:
             found |= {one.name: one for one in self.find(*waiting)}
             needed = {name for one in found.values() for name in one.depends}
-            waiting = sorted(filter(_SPLIT_KERNEL.match, needed - found.keys()))
+            waiting = sorted(filter(follow.match, needed - found.keys()))
         return [found[name] for name in sorted(found)]
 
     def download(self, packages: list[Package], folder: Path) -> list[Path]:
