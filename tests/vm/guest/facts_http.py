@@ -55,6 +55,8 @@ def server(host: str) -> dict[str, int]:
     """Listens, says its port by a file, answers one request, connects once itself, ends."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
+        # Room from the first byte on: a window that grows slowly makes the sender send little.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         listener.bind((host, 0))
         listener.listen()
         port = listener.getsockname()[1]
