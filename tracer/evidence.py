@@ -23,9 +23,11 @@ from tracer.records import (
     Library,
     Lost,
     Memory,
+    Names,
     Open,
     Ran,
     Resident,
+    Samples,
     Says,
     Settings,
     Signal,
@@ -149,6 +151,8 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     libraries: tuple[Library, ...] = ()
     calls: tuple[Call, ...] = ()
     cached: tuple[Cached, ...] = ()
+    samples: tuple[Samples, ...] = ()
+    names: Names | None = None
     devices: tuple[DeviceCall, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
     polls: tuple[Exchange, ...] = ()

@@ -81,6 +81,7 @@ class Gatherer:
             calls=tuple(calls[:MAX_CALLS]),
             devices=tuple(devices[:MAX_CALLS]),
             cached=tuple(world.calls.cached(tgids, self._start_ns, until_ns)[:MAX_CALLS]),
+            samples=world.stacks.of(frozenset(tgids), talk.arrival_ns, until_ns),
             telemetry=tuple(world.readings.of(tgids, self._start_ns, self._end_ns)),
             polls=self._polls(),
             others=tuple(self._other(r) for r in self._others),

@@ -21,6 +21,7 @@ from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawCached, RawCall, RawDevice, RawLinked, RawPacket
 from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Exit, HttpEnd, Insert, Lost, Span, Tick
+from tracer.stacks.watch import StackWatch
 
 #: How long records may gather while a request is open, and while none is: a request's first
 #: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
@@ -53,6 +54,7 @@ class Live:
         libraries: LibraryWatch | None = None,
         *,
         devices: DeviceWatch | None = None,
+        stacks: StackWatch | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""
         self._source = source
@@ -61,6 +63,7 @@ class Live:
         self._http = http
         self._libraries = libraries
         self._devices = devices
+        self._stacks = stacks
         self._sampler = Sampler(discovery)
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
@@ -126,6 +129,9 @@ class Live:
             records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
         if self._devices is not None and (some or busy or self._was_busy):
             records += self._devices.collect(now_ns, busy=busy or self._was_busy)
+        if self._stacks is not None:
+            self._stacks.note(records)
+            records += self._stacks.collect(now_ns)
         self._was_busy = busy
         if some or busy:
             records += self._losses(now_ns)
@@ -160,6 +166,8 @@ class Live:
             found += self._devices.note(records)
             if self._devices.wanted and self._armer is not None:
                 found += self._armer.bring(DEVICES)
+        if self._stacks is not None:
+            self._stacks.note(records)
         return found
 
     def _one(self, raw: Raw) -> list[AnyRecord]:

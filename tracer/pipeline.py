@@ -12,13 +12,15 @@ from tracer.derive import derive as derive_one
 from tracer.derive import warm_record
 from tracer.derived import Derived
 from tracer.evidence import Evidence
-from tracer.records import AnyRecord, Warm
+from tracer.records import AnyRecord, Names, Warm
 from tracer.requests import Fold
 
 #: Warm requests kept for each (server, model, kind).
 WARM_KEPT = 50
 #: (server, model, kind) kept, those used last.
 KINDS_KEPT = 256
+#: Requests that are over, whose functions may yet get names.
+SAMPLED_KEPT = 16
 
 Derive = Callable[[Evidence], Derived]
 Kind = tuple[str, str | None, str]
@@ -38,16 +40,19 @@ class Pipeline:
         self._derive = derive_one if derive is None else derive
         self._warm: dict[Kind, deque[Warm]] = {}
         self._kinds: dict[Looks, Kind] = {}
+        self._sampled: dict[int, Evidence] = {}
 
     def feed(self, record: AnyRecord) -> list[Derived]:
         """Take in one record; the requests to report because of it.
 
         A request is reported at its first token (streaming only) and again, for good, at
-        its end.
+        its end. What ran may get names later: then it is told once more, with nothing else new.
         """
         if isinstance(record, Warm):
             self._remember(record)
             return []
+        if isinstance(record, Names):
+            return self._named(record)
         return [self._explain(evidence) for evidence in self._fold.feed(record)]
 
     def finish(self) -> list[Derived]:
@@ -75,7 +80,17 @@ class Pipeline:
         derived = self._against_history(evidence)
         if evidence.request.end_ns is not None:
             self._learn(derived)
+        if derived.over and evidence.samples:
+            self._sampled[evidence.id] = derived.evidence
+            while len(self._sampled) > SAMPLED_KEPT:
+                del self._sampled[next(iter(self._sampled))]
         return derived
+
+    def _named(self, names: Names) -> list[Derived]:
+        evidence = self._sampled.pop(names.id, None)
+        if evidence is None:
+            return []
+        return [self._derive(msgspec.structs.replace(evidence, names=names))]
 
     def _against_history(self, evidence: Evidence) -> Derived:
         """Derived with the baseline of its own model and kind, which only deriving tells: so

@@ -348,6 +348,36 @@ class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
     link_width_max: int | None = None
 
 
+# --- code that ran -------------------------------------------------------------
+
+
+class Samples(Record, frozen=True, kw_only=True, tag="samples"):
+    """Where a process was found running by a clock, from `ts_ns` to before `end_ns`.
+
+    Each of `stacks` is how often, then for each frame, the innermost first, the number of its
+    module and the offset in that file. `[made]` is code made while running. `period_ns`: of the
+    clock on each processor. More than one record may be of the same time.
+    """
+
+    end_ns: int
+    tgid: int
+    period_ns: int
+    modules: tuple[str, ...]
+    stacks: tuple[tuple[int, ...], ...]
+
+
+class Names(Record, frozen=True, kw_only=True, tag="names"):
+    """What the functions are called that the samples of request `id` were found in.
+
+    Each of `at` is the number of a module, an offset in it and the number of a function.
+    """
+
+    id: int
+    modules: tuple[str, ...]
+    functions: tuple[str, ...]
+    at: tuple[tuple[int, int, int], ...]
+
+
 # --- sockets -----------------------------------------------------------------
 
 
@@ -552,6 +582,8 @@ AnyRecord = (
     | Call
     | Cached
     | DeviceCall
+    | Samples
+    | Names
     | Listen
     | Unlisten
     | Connect

@@ -34,10 +34,12 @@ from tracer.records import (
     Listen,
     Lost,
     Memory,
+    Names,
     Open,
     Process,
     Ran,
     Resident,
+    Samples,
     Server,
     Settings,
     Signal,
@@ -97,6 +99,8 @@ class Fold:
                 world.happened(record)
             case Telemetry():
                 world.readings.feed(record)
+            case Samples():
+                world.stacks.feed(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)
                 if talk is not None:
@@ -111,7 +115,7 @@ class Fold:
                 self._note(record)
         return []
 
-    def _note(self, record: Lost | Armed | Host | Settings | Start | Warm) -> None:
+    def _note(self, record: Lost | Armed | Host | Settings | Start | Warm | Names) -> None:
         world = self._world
         match record:
             case Lost():
@@ -130,8 +134,8 @@ class Fold:
                     proc = world.procs.latest(tgid)
                     if proc is not None:
                         proc.ready_ns = ready_ns
-            case Warm():
-                pass  # the history is the pipeline's
+            case Warm() | Names():
+                pass  # the history, and what is over, are the pipeline's
 
     def open_requests(self, now_ns: int) -> list[Evidence]:
         """Evidence so far of the requests that are not over, in order of id."""
@@ -199,6 +203,7 @@ class Fold:
         world.events.prune(events_ns, gone)
         world.calls.prune(events_ns, gone)
         world.readings.prune(events_ns)
+        world.stacks.prune(events_ns)
         world.exchanges.prune(horizon_ns)
         world.lost[:] = [r for r in world.lost if r.ts_ns >= horizon_ns]
         dropped = world.events.dropped + world.procs.dropped + world.calls.dropped
@@ -272,6 +277,7 @@ class Fold:
         context += world.events.records()
         context += world.calls.records()
         context += world.readings.records()
+        context += world.stacks.records()
         context += world.exchanges.records()
         context += world.lost
         context += world.armed

@@ -30,11 +30,13 @@ from tracer.records import (
     Process,
     Ran,
     Resident,
+    Samples,
     Settings,
     Signal,
     Span,
 )
 from tracer.servers import name_model
+from tracer.stacks.kept import Stacks
 
 FOREVER_NS = 1 << 63
 
@@ -47,6 +49,7 @@ class World:
     events: FileEvents = field(default_factory=FileEvents)
     calls: CallEvents = field(default_factory=CallEvents)
     readings: Readings = field(default_factory=Readings)
+    stacks: Stacks = field(default_factory=Stacks)
     exchanges: Exchanges = field(default_factory=Exchanges)
     lost: list[Lost] = field(default_factory=list)
     armed: list[Armed] = field(default_factory=list)

@@ -384,14 +384,15 @@ def next_key(fd: int, key: bytes | None, size: int) -> bytes | None:
 
 
 def lookup_batch(
-    fd: int, cursor: bytes | None, key_size: int, value_size: int, most: int
+    fd: int, cursor: bytes | None, key_size: int, value_size: int, most: int, take: bool = False
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """Up to `most` entries and where to go on, None at the end."""
+    """Up to `most` entries and where to go on, None at the end. `take`: they are deleted."""
     keys = ctypes.create_string_buffer(key_size * most)
     values = ctypes.create_string_buffer(value_size * most)
     following = ctypes.create_string_buffer(max(key_size, 8))
     count = c_uint32(most)
-    result = library().bpf_map_lookup_batch(
+    lib = library()
+    result = (lib.bpf_map_lookup_and_delete_batch if take else lib.bpf_map_lookup_batch)(
         fd, cursor, following, keys, values, ctypes.byref(count), None
     )
     at_end = result < 0 and ctypes.get_errno() == errno.ENOENT

@@ -34,6 +34,18 @@ class Table:
         """Delete; the value as it was then."""
         return libbpf.lookup_and_delete(self.fd, key, self.value_size)
 
+    def take_all(self) -> list[tuple[bytes, bytes]]:
+        """Delete all entries; what they were then."""
+        found: list[tuple[bytes, bytes]] = []
+        cursor: bytes | None = None
+        while True:
+            some, cursor = libbpf.lookup_batch(
+                self.fd, cursor, self.key_size, self.value_size, _BATCH, take=True
+            )
+            found += some
+            if cursor is None:
+                return found
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries, in batches where the kernel can; others may come and go meanwhile."""
         if self._batches:
