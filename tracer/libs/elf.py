@@ -32,8 +32,8 @@ _HEADERS_MAX = 4096
 _DYNAMIC_MAX = 64 << 10
 _PLACES_MAX = 1 << 16
 _SAME_MAX = 64
-_CHAIN_MAX = 1 << 20
-_PIECE = 256 << 10
+_CHAIN_MAX = 1 << 16
+_PIECE = 10_240 * 24  # whole symbols, whole numbers
 
 
 #: Begin and end of a table, in the file.
