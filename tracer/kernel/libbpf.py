@@ -121,6 +121,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         c_int,
         (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
     ),
+    "bpf_map_lookup_and_delete_batch": (
+        c_int,
+        (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
+    ),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, POINTER(c_uint32))),
     "bpf_enable_stats": (c_int, (c_int,)),
     "bpf_prog_load": (
