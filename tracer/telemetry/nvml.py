@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from tracer.records import Holder, Limit
@@ -43,6 +44,7 @@ class Nvml:
         self._say = say
         self._step = step
         self._lib: Any = None
+        self._errors: tuple[type[Exception], ...] = _NONSENSE
         self._began = False
         self._retry_ns = 0
         self._handles: dict[Device, Any] = {}
@@ -81,19 +83,22 @@ class Nvml:
         self._retry_ns = now_ns + RETRY_NS
         if self._lib is None:
             try:
-                self._lib = importlib.import_module("pynvml")
+                self._lib = lib = importlib.import_module("pynvml")
             except ImportError:
                 self._once("", f"clocks and memory of NVIDIA devices need {PACKAGE}: "
                                f"pip install {PACKAGE}")  # fmt: skip
                 return False
+            # The second one is no kind of the first; older packages have it not.
+            found = (getattr(lib, n, None) for n in ("NVMLError", "NVMLLibraryMismatchError"))
+            self._errors = (*(e for e in found if e is not None), *_NONSENSE)
         self._step("nvmlInit")
         try:
             self._lib.nvmlInit()
-        except (self._lib.NVMLError, *_NONSENSE) as error:
+        except self._errors as error:
             code = getattr(error, "value", None)
             self._once("nvmlInit", f"NVML cannot be used: {_words(error)}; {_help(code)}")
             return False
-        self._began = True
+        self._began, self._retry_ns = True, 0
         return True
 
     def _handle(self, device: Device) -> Any:
@@ -181,7 +186,8 @@ class Nvml:
     def _holders(self, handle: Any, tgids: frozenset[int]) -> list[Holder]:
         memory: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
-            found = self._ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) or ()
+            name = f"nvmlDeviceGet{kind}RunningProcesses"
+            found = self._ask(f"{name}_v3", handle, older=f"{name}_v2") or ()
             for one in found[:_MOST_PROCESSES]:
                 if one.pid in tgids:
                     used = bounded(one.usedGpuMemory, MOST_BYTES)
@@ -191,13 +197,15 @@ class Nvml:
     # --- calls, and what they say when they fail ----------------------------------------
 
     def _ask(self, name: str, *args: Any, older: str | None = None) -> Any:
-        """What a function returns, or its `older` name; None where it fails, which is told once."""
+        """What a function returns, or its `older` one; None where it fails, which is told once."""
         self._step(name)
         try:
             return getattr(self._lib, name)(*args)
-        except (self._lib.NVMLError, *_NONSENSE) as error:
+        except self._errors as error:
             if older is not None:
-                return self._ask(older, *args)
+                self._step(older)
+                with suppress(*self._errors):
+                    return getattr(self._lib, older)(*args)
             self._fresh.setdefault(_words(error), []).append(name)
             return None
 
@@ -220,7 +228,11 @@ class Nvml:
 
 
 def _words(error: BaseException) -> str:
-    return label(str(error)) or type(error).__name__
+    """An error in its own words, which the library itself may have to give."""
+    try:
+        return label(str(error)) or type(error).__name__
+    except _NONSENSE:
+        return type(error).__name__
 
 
 def _help(code: int | None) -> str:

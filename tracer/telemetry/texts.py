@@ -8,7 +8,7 @@ from pathlib import Path
 
 _MOST_BYTES = 16384
 _NUMBER = re.compile(r"\s*(\d{1,19})(?!\d)")
-_LABEL = re.compile(r"[^ -~]+")
+_LABEL = re.compile(r"[^!-~]+")
 _LABEL_LENGTH = 64
 #: GT/s a lane to generation of PCI Express.
 _GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5,
