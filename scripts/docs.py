@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tracer.answers import answer, detail, dumps  # noqa: E402
+from tracer.devices.table import DriverCall, table  # noqa: E402
 from tracer.explain import KINDS, Explanation, codes_explained, explain  # noqa: E402
 from tracer.export.chrome import dump  # noqa: E402
 from tracer.recording import replay  # noqa: E402
@@ -22,6 +23,7 @@ from tracer.report import charts  # noqa: E402
 from tracer.report.marks import colour, label, rect  # noqa: E402
 
 CAUSES = ROOT / "docs" / "causes"
+DRIVERS = ROOT / "docs" / "driver-calls.md"
 PICTURES = ROOT / "docs" / "img"
 NOTE = "<!-- Made by scripts/docs.py from tracer/codes.py and tracer/explanations.toml. -->"
 SHOWN = 8
@@ -65,6 +67,36 @@ def pages() -> dict[str, str]:
     return found
 
 
+def driver_calls() -> str:
+    """docs/driver-calls.md: which driver calls are known, and what they count as."""
+    drivers = [d for d in table().drivers if d.own]
+    lines = [
+        "<!-- Made by scripts/docs.py from tracer/devices/devicecalls.toml. -->",
+        "# Driver calls",
+        "",
+        "What calls on an accelerator's device node count as, while a model may be loading. "
+        "Beside these, open is `open`, mmap is `map` with its length, poll is `sync` and close is "
+        "`free`; an ioctl that is not here is `other`. Calls and time in them are exact, bytes "
+        "where the argument tells them. Built from the drivers' headers, not yet seen on hardware.",
+        "",
+        "Kernel launches, copies and waits that spin are no driver calls on NVIDIA, nor on AMD and "
+        "Intel where queues are mapped: commands are written to memory and submitted by a store.",
+        "",
+    ]
+    for driver in drivers:
+        also = f" Also all of `{driver.entry.also}`." if driver.entry.also else ""
+        lines += [f"## {driver.name}", "", f"From {driver.entry.source}.{also}", ""]
+        lines += ["| number | call | class | bytes |", "|---|---|---|---|"]
+        lines += [_driver_row(call) for call in driver.own] + [""]
+    return "\n".join(lines)
+
+
+def _driver_row(call: DriverCall) -> str:
+    number = f"{call.number:#04x}" if call.sub is None else f"{call.number:#04x}, {call.sub:#x}"
+    told = "yes" if call.size.kind != "none" else ""
+    return f"| {number} | {call.name} | `{call.what}` | {told} |"
+
+
 def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
@@ -78,6 +110,7 @@ def write() -> None:
             old.unlink()
     for name, text in made.items():
         (CAUSES / name).write_text(text, "utf-8")
+    DRIVERS.write_text(driver_calls(), "utf-8")
 
 
 # --- pictures ----------------------------------------------------------------------------

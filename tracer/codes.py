@@ -34,6 +34,7 @@ _ROOM = "Let both models stay loaded (raise the limit on models), or send both u
 _DISK = "Keep the weights on a faster disk, or leave enough free memory to keep them cached."
 _SLOT = "Give the server more parallel slots, or spread requests that come at the same time."
 _START = "Keep the runner alive between requests, so that starting it is not paid for each time."
+_AWAKE = "Keep the device's driver ready (NVIDIA: persistence mode), or keep the runner alive."
 _PROMPT = "Shorten the prompt, or keep its beginning unchanged so that the prompt cache is used."
 _INIT = "Keep the model loaded; what it prepares after loading is paid again at each start."
 _SHARED = "Another request was served in the same batch; fewer at a time make each one faster."
@@ -85,7 +86,7 @@ STAGE_CODES = (
     _stage("evict.wait", "the old runner was gone, the new one not yet started", _ROOM),
     _stage("evict.rest", "eviction, not told apart", _ROOM),
     _stage("spawn.fit", "the runner looked at the weights to see what fits", _START),
-    _stage("spawn.device", "devices were discovered", _START),
+    _stage("spawn.device", "devices were discovered and brought up", _AWAKE),
     _stage("spawn.exec", "the program was started and linked", _START),
     _stage("spawn.rest", "start of the runner, not told apart", _START),
     _stage("load.network", "weights came over the network",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from tracer import scene, unseen
+from tracer import drivers, scene, unseen
 from tracer.arming import GROUP
 from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
@@ -51,8 +51,7 @@ def model_of(e: Evidence) -> str | None:
 
 def own_files(s: Scene) -> list[File]:
     """Weights of this request's runner: what it touched, else what its command line names."""
-    trees = {s.tree, *(scene.descendants(s.e.lives, x.tgid) for x in s.failures)}
-    tgids = frozenset().union(*trees)
+    tgids = _own(s)
     touched = {(x.dev, x.ino) for x in s.e.opens if x.tgid in tgids}
     touched |= {(x.dev, x.ino) for x in s.e.spans if x.tgid in tgids}
     touched |= {(x.dev, x.ino) for x in s.e.inserts if x.tgid in tgids}
@@ -84,7 +83,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
         weights_bytes_from_disk=disk if pages_known else None,
         major_faults=_faults(s, spans, "fault_major") if faults_known else None,
         minor_faults=_faults(s, spans, "fault_minor") if faults_known else None,
-        gpu_calls=None,
+        gpu_calls=_gpu_calls(s),
         processes_started=sum(t.start_ns <= x <= t.end_ns for x in forks),
         processes_exited=sum(t.start_ns <= x <= t.end_ns for x in exits),
         reclaim_ns=None,
@@ -93,10 +92,20 @@ def of(e: Evidence, t: Timeline) -> Facts:
     )
 
 
-def _own_spans(s: Scene) -> list[Span]:
+def _gpu_calls(s: Scene) -> int | None:
+    """Calls into drivers of accelerators by those that were to serve it."""
+    if s.runner is None or not drivers.known(s.e, s.start_ns, s.end_ns):
+        return None
+    return drivers.count(s, _own(s))
+
+
+def _own(s: Scene) -> frozenset[int]:
     trees = [s.tree, *(scene.descendants(s.e.lives, x.tgid) for x in s.failures)]
-    tgids = frozenset().union(*trees)
-    return [x for x in s.spans_of(tgids) if x.ts_ns < s.end_ns and x.end_ns >= s.start_ns]
+    return frozenset().union(*trees)
+
+
+def _own_spans(s: Scene) -> list[Span]:
+    return [x for x in s.spans_of(_own(s)) if x.ts_ns < s.end_ns and x.end_ns >= s.start_ns]
 
 
 def _within(s: Scene, span: Span, amount: int) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tracer.derived import Interval
 from tracer.evidence import Exchange, Life
-from tracer.scene import Scene, descendants, role, token_ns
+from tracer.scene import Range, Scene, descendants, role, subtract, token_ns
 from tracer.weights import Bulk, Disk, bulk_claims, bulks, inserted_by
 
 
@@ -158,7 +158,10 @@ def of(scene: Scene) -> list[Start]:
     return [s for s in found if s is not None]
 
 
-def claims(scene: Scene, start: Start, disk: Disk) -> Iterator[Interval]:
+def claims(
+    scene: Scene, start: Start, disk: Disk, held: Iterable[Range] = ()
+) -> Iterator[Interval]:
+    """`held`: when it is known to have been at something else than finding out what fits."""
     load = start.load_ns
     last = min(start.ready_ns, scene.end_ns)
     access = start.access_ns
@@ -167,7 +170,8 @@ def claims(scene: Scene, start: Start, disk: Disk) -> Iterator[Interval]:
         yield from scene.claim("spawn.exec", start.begin_ns, exec_end, tgid=start.tgid)
     fit = start.begin_ns if start.wake else access
     if fit is not None:
-        yield from scene.claim("spawn.fit", fit, last if load is None else load, tgid=start.tgid)
+        for begin, end in subtract([(fit, last if load is None else load)], held):
+            yield from scene.claim("spawn.fit", begin, end, tgid=start.tgid)
     for bulk in start.bulks:
         yield from bulk_claims(scene, bulk, disk)
     if load is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tracer import device, eviction, scene, spinup, startup, unseen, waiting, weights
+from tracer import device, drivers, eviction, scene, spinup, startup, unseen, waiting, weights
 from tracer.derived import Interval, Timeline
 from tracer.evidence import Evidence
 from tracer.scene import Range, Scene, length, subtract, union
@@ -78,9 +78,14 @@ def _work(s: Scene, starts: list[Start], at: Prompt, waits: list[Wait]) -> Itera
     """Spawn, load, init and prefill of the runner that serves this request."""
     disk = weights.Disk(s.e.inserts)
     for start in starts:
-        yield from startup.claims(s, start, disk)
+        up = list(drivers.bring_up(s, start))
+        held = [(x.start_ns, x.end_ns) for x in up if not x.estimate]
+        yield from (*up, *startup.claims(s, start, disk, held))
         yield from device.start_claims(s, start)
+        yield from drivers.start_claims(s, start)
     yield from device.transfer_claims(s)
+    yield from drivers.transfer_claims(s)
+    yield from drivers.late_claims(s, starts)
     yield from device.compile_claims(s)
     yield from device.graph_claims(s)
     if starts:

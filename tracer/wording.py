@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import codes, contention, device, reasons, scene, spinup
+from tracer import codes, contention, device, drivers, reasons, scene, spinup
 from tracer.case import Case
 from tracer.derived import Facts
 from tracer.facts import own_files
@@ -98,7 +98,18 @@ def _spawn(case: Case, cause: str) -> str:
         for stage, text in parts.items()
         if case.stage_ns(stage)
     ]
+    if case.stage_ns("spawn.device"):
+        told += _driver(case)
     return ", ".join(told) or codes.meaning(cause, "stage")
+
+
+def _driver(case: Case) -> list[str]:
+    """The call into a driver that took longest, where such calls were seen."""
+    longest = next(iter(drivers.brought_up(scene.of(case.evidence))), None)
+    if longest is None:
+        return []
+    what = "opening" if longest.what == "open" else f"{longest.what} calls on"
+    return [f"of it {what} {longest.device} {seconds(longest.busy_ns)}"]
 
 
 def _load(case: Case, cause: str) -> str:

@@ -18,8 +18,8 @@ from tracer.host.naming import Names
 from tracer.kernel.wire import (
     Raw,
     RawCached,
-    RawDevice,
     RawCall,
+    RawDevice,
     RawExec,
     RawFile,
     RawLinked,
