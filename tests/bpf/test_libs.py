@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -42,7 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stand_ins(folder: Path) -> dict[str, Path]:
     libraries = Catalogue(shipped()).libraries
     assert {library.name for library in libraries} == set(FILES)
-    return {x.name: make_library(folder, FILES[x.name], x.symbols) for x in libraries}
+    return {
+        x.name: make_library(folder, FILES[x.name], x.symbols, looks_up=x.name == "cuda")
+        for x in libraries
+    }
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +125,30 @@ def test_every_call_of_the_catalogue(
         assert {c.tgid for c in stage.calls()} == {caller.pid}
     assert stage.said == []
     assert stage.kernel.lost() == {}
+
+
+@pytest.mark.parametrize("flags", [0, 2], ids=["legacy stream", "stream of each thread"])
+def test_every_call_by_the_librarys_own_look_up(
+    stage: Scene, stand_ins: dict[str, Path], caller_binary: Path, flags: int
+) -> None:
+    """As CUDA's runtime finds them: by names without versions, through cuGetProcAddress_v2."""
+    catalogue = Catalogue(shipped())
+    rows = {row.symbol: row for row in catalogue.rows if row.library == "cuda"}
+    newest = {re.sub(r"_v\d$", "", symbol): symbol for symbol in sorted(rows)}
+    with Caller(caller_binary) as caller:
+        stage.adopt(caller)
+        caller.tell(f"open {stand_ins['cuda']}")
+        stage.probed(caller, "cuda")
+        for number, (name, symbol) in enumerate(newest.items()):
+            row, count = rows[symbol], 2 + number % 3
+            (*pokes, arguments), amount = _arguments(row)
+            for poke in pokes:
+                caller.tell(poke)
+            caller.tell(f"ask {flags} {name} {count} {arguments}")
+            size = count * amount if row.unit == "bytes" else None
+            assert (symbol, *stage.total(symbol)) == (symbol, count, size, None)
+        assert sum(c.count for c in stage.calls()) == sum(2 + n % 3 for n in range(len(newest)))
+    assert stage.said == []
 
 
 def test_direct_calls(stage: Scene, stand_ins: dict[str, Path], folder: Path) -> None:

@@ -6,6 +6,7 @@
  *   look PATH, make PATH       open a file, which may not be there; make one
  *   poke OFFSET VALUE          64 bits into a block of memory
  *   call NAME COUNT ARG...     by dlsym, up to six arguments; mOFFSET points into the block
+ *   ask FLAGS NAME COUNT ARG...  the same by cuGetProcAddress_v2, as CUDA's runtime does
  *   decode NAME COUNT TOKENS   with a batch passed by value
  *   thread NAME COUNT ARG...   the same as call, in a thread that ends
  *   direct COUNT BYTES         cuMemcpyHtoD_v2, linked when this was built
@@ -29,6 +30,9 @@ struct batch { /* the size and first field of llama_batch */
 	void *pointers[6];
 };
 typedef int (*decoder)(void *, struct batch);
+typedef int (*asker)(const char *, void **, int, uint64_t, int *);
+
+#define CUDA_VERSION 12080 /* whose names are asked for */
 
 #ifdef DIRECT
 long cuMemcpyHtoD_v2(uint64_t, uint64_t, uint64_t);
@@ -63,6 +67,20 @@ static void *find(const char *name)
 	return at;
 }
 
+/* By the library's own look-up, which gives the newest function of that name. */
+static void *asked(uint64_t flags, const char *name)
+{
+	asker ask = (asker)find("cuGetProcAddress_v2");
+	void *at = NULL;
+	int found = 0;
+
+	if (!name || ask(name, &at, CUDA_VERSION, flags, &found) || !at) {
+		fprintf(stderr, "the library knows no %s\n", name ? name : "?");
+		exit(1);
+	}
+	return at;
+}
+
 static long number(char **rest)
 {
 	char *word = strtok_r(NULL, " \n", rest);
@@ -72,12 +90,24 @@ static long number(char **rest)
 	return *word == 'm' ? (long)block + strtol(word + 1, NULL, 0) : strtol(word, NULL, 0);
 }
 
-static void prepare(struct work *w, char **rest)
+static void prepare(struct work *w, void *call, char **rest)
 {
-	w->call = (function)find(strtok_r(NULL, " \n", rest));
+	w->call = (function)call;
 	w->count = number(rest);
 	for (int i = 0; i < 6; i++)
 		w->args[i] = number(rest);
+}
+
+static void prepare_named(struct work *w, char **rest)
+{
+	prepare(w, find(strtok_r(NULL, " \n", rest)), rest);
+}
+
+static void prepare_asked(struct work *w, char **rest)
+{
+	uint64_t flags = number(rest);
+
+	prepare(w, asked(flags, strtok_r(NULL, " \n", rest)), rest);
 }
 
 static void decode(char **rest)
@@ -127,16 +157,19 @@ static void obey(char *line)
 
 		block[at / 8] = number(&rest);
 	} else if (!strcmp(word, "call")) {
-		prepare(&w, &rest);
+		prepare_named(&w, &rest);
+		work(&w);
+	} else if (!strcmp(word, "ask")) {
+		prepare_asked(&w, &rest);
 		work(&w);
 	} else if (!strcmp(word, "thread")) {
-		prepare(&w, &rest);
+		prepare_named(&w, &rest);
 		pthread_create(&thread, NULL, work, &w);
 		pthread_join(thread, NULL);
 	} else if (!strcmp(word, "decode")) {
 		decode(&rest);
 	} else if (!strcmp(word, "spin")) {
-		prepare(&w, &rest);
+		prepare_named(&w, &rest);
 		began = now();
 		work(&w);
 		printf("%.1f ", (double)(now() - began) / w.count);

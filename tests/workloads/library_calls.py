@@ -18,12 +18,57 @@ if platform.machine() == "x86_64":
 SOURCE = Path(__file__).with_suffix(".c")
 
 
-def make_library(folder: Path, file: str, symbols: Iterable[str]) -> Path:
-    """A shared library `file` whose functions return at once."""
+#: How libcuda looks its functions up: the newest version of a name, and that one's twin for a
+#: stream of each thread where flag 2 asks for it.
+_LOOK_UP = """
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static void *export(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(exports) / sizeof(*exports); i++)
+		if (!strcmp(exports[i].name, name))
+			return exports[i].at;
+	return 0;
+}
+
+int cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t flags, int *status)
+{
+	static const char *const versions[] = {"_v4", "_v3", "_v2", ""};
+	static const char *const streams[] = {"_ptsz", "_ptds", ""};
+	char text[128];
+
+	*at = 0;
+	for (unsigned s = flags & 2 ? 0 : 2; s < 3 && !*at; s++)
+		for (unsigned v = 0; v < 4 && !*at; v++) {
+			snprintf(text, sizeof(text), "%s%s%s", name, versions[v], streams[s]);
+			*at = export(text);
+		}
+	*status = *at ? 0 : 1;
+	return *at ? 0 : 500;
+}
+"""
+
+
+def _looking_up(symbols: Iterable[str]) -> str:
+    rows = "".join(f'{{"{name}", {name}}},\n' for name in symbols)
+    return f"static const struct {{ const char *name; void *at; }} exports[] = {{\n{rows}}};\n"
+
+
+def make_library(
+    folder: Path, file: str, symbols: Iterable[str], *, looks_up: bool = False
+) -> Path:
+    """A shared library `file` whose functions return at once.
+
+    `looks_up`: it has libcuda's own way to them as well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file
+    target, symbols = folder / file, list(symbols)
     lines = ['const char ttft_stand_in[] = "a stand-in of ttft\'s tests";']
     lines += [f'long {name}(void) {{ __asm__ volatile(""); return 0; }}' for name in symbols]
+    if looks_up:
+        lines += [_looking_up(symbols), _LOOK_UP]
     source = folder / f"{file}.c"
     source.write_text("\n".join(lines) + "\n")
     command = ["clang", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{file}", *_AS_SHIPPED]
