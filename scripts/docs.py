@@ -1,4 +1,4 @@
-"""Writes docs/causes from the tables in tracer/, and the pictures from the demo's recording.
+"""Writes what docs/ has of the tables in tracer/, and the pictures from the demo's recording.
 
 python scripts/docs.py            after a change of a code or its explanation
 python scripts/docs.py pictures   the pictures too

@@ -14,6 +14,7 @@ import orjson
 
 from tracer.derived import PHASES, Derived, Facts, Spike
 from tracer.evidence import Evidence, Exchange
+from tracer.drivers import used as used_devices
 from tracer.records import Says
 
 SCHEMA = 1
@@ -180,6 +181,7 @@ def evidence_detail(evidence: Evidence) -> Json:
         "polls": [_exchange(poll) for poll in evidence.polls],
         "others": _others(evidence),
         "memory": [
+        "devices": _devices(evidence),
             {"tgid": item.tgid, "at_ns": item.ts_ns, "rss_bytes": item.rss_bytes}
             for item in evidence.memory
         ],
@@ -197,6 +199,27 @@ def _processes(evidence: Evidence) -> list[Json]:
     return [
         {
             "tgid": life.tgid,
+def _devices(evidence: Evidence) -> list[Json]:
+    """Calls into drivers of accelerators, by process, device and class; `number` of ioctls."""
+    tgids = list(dict.fromkeys(call.tgid for call in evidence.devices))
+    return [
+        {
+            "tgid": tgid,
+            "device": used.device,
+            "driver": used.driver,
+            "what": used.what,
+            "count": used.count,
+            "failed": used.failed,
+            "bytes": used.bytes,
+            "busy_ms": ms(used.busy_ns),
+            "longest_ms": ms(used.longest_ns),
+            "numbers": [hex(number) for number in used.numbers],
+        }
+        for tgid in tgids
+        for used in used_devices(call for call in evidence.devices if call.tgid == tgid)
+    ]
+
+
             "ppid": life.ppid,
             "comm": life.comm,
             "program": life.command.program if life.command else None,

@@ -82,7 +82,7 @@ class Made:
         turned = self.armer.follow(told, now_ns)
         while not turned:
             turned = self.armer.step(time.monotonic_ns())
-        assert [armed.on for armed in turned] == [False]
+        assert {armed.on for armed in turned} == {False}
 
     def look(self, *records: bytes) -> bool:
         assert self.kernel.look is not None

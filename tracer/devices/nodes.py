@@ -6,7 +6,9 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from glob import iglob
+from itertools import chain, islice
 from pathlib import Path
 
 from tracer.devices.table import EXTRA, Driver, Table
@@ -47,7 +49,7 @@ class Nodes:
         return node.name or node.driver.node_name(minor, self.families.get(rdev >> 20, ""))
 
 
-def find(table: Table, patterns: Iterable[str] = (), root: Path = Path("/")) -> Nodes:
+def find(table: Table, patterns: Sequence[str] = (), root: Path = Path("/")) -> Nodes:
     """Look at this host. `patterns`: of further nodes, by path. `root`: where it is."""
     families = _families(root / "proc" / "devices")
     found = [
@@ -64,11 +66,13 @@ def find(table: Table, patterns: Iterable[str] = (), root: Path = Path("/")) -> 
     return Nodes(nodes, families)
 
 
-def traces(root: Path = Path("/")) -> tuple[object, ...]:
+def traces(patterns: Sequence[str] = (), root: Path = Path("/")) -> tuple[object, ...]:
     """What `find` looks at, cheaply: nothing has changed where it is the same."""
+    sys = root / "sys"
+    further = (_entries(sys / "dev" / "char"), tuple(_globbed(patterns, root))) if patterns else ()
     return (
         _text(root / "proc" / "devices"), _text(root / "proc" / "misc"),
-        *(_entries(root / "sys" / "class" / kind) for kind in ("drm", "accel")),
+        *(_entries(sys / "class" / kind) for kind in ("drm", "accel")), *further,
     )  # fmt: skip
 
 
@@ -142,17 +146,33 @@ def _driver(device: str) -> str:
         return os.path.basename(device)
 
 
-def _extra(table: Table, patterns: Iterable[str], root: Path) -> Iterator[Node]:
-    left = NODES_MAX
-    for pattern in patterns:
-        for path in iglob(pattern if root == Path("/") else f"{root}{pattern}"):
-            try:
-                facts = os.stat(path)
-            except OSError:
-                continue
-            left -= 1
-            if left < 0:
-                return
-            if stat.S_ISCHR(facts.st_mode):
-                rdev = os.major(facts.st_rdev) << 20 | os.minor(facts.st_rdev)
-                yield Node(rdev, table[EXTRA], os.path.basename(path))
+def _extra(table: Table, patterns: Sequence[str], root: Path) -> Iterator[Node]:
+    """By the names that sysfs has, as a service may have no view of /dev; and by path."""
+    if not patterns:
+        return
+    found: dict[int, str] = {}
+    for number in _entries(root / "sys" / "dev" / "char"):
+        major, _, minor = number.partition(":")
+        path = f"/dev/{_node_name(root / 'sys' / 'dev' / 'char' / number)}"
+        if any(fnmatchcase(path, p) for p in patterns) and major.isdigit() and minor.isdigit():
+            found[int(major) << 20 | int(minor)] = os.path.basename(path)
+    for path in _globbed(patterns, root):
+        try:
+            facts = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISCHR(facts.st_mode):
+            rdev = os.major(facts.st_rdev) << 20 | os.minor(facts.st_rdev)
+            found.setdefault(rdev, os.path.basename(path))
+    for rdev, name in list(found.items())[:NODES_MAX]:
+        yield Node(rdev, table[EXTRA], name)
+
+
+def _node_name(folder: Path) -> str:
+    lines = _text(folder / "uevent").splitlines()
+    return next((x.removeprefix("DEVNAME=") for x in lines if x.startswith("DEVNAME=")), "")
+
+
+def _globbed(patterns: Sequence[str], root: Path) -> list[str]:
+    every = chain.from_iterable(iglob(p if root == Path("/") else f"{root}{p}") for p in patterns)
+    return sorted(islice(every, NODES_MAX))

@@ -53,8 +53,8 @@ class DeviceWatch:
         """Look at the host again, tell the kernel what changed; whether there is any device."""
         if self._runs is None:
             return False
-        seen = traces(self._root)
-        if seen != self._seen or self._patterns:
+        seen = traces(self._patterns, self._root)
+        if seen != self._seen:
             self._seen = seen
             self._tell(find(self._table, self._patterns, self._root))
         return bool(self._nodes.nodes)
