@@ -208,6 +208,10 @@ def _with_signatures(lib: ctypes.CDLL) -> ctypes.CDLL:
     return lib
 
 
+class TableFullError(KernelError):
+    """A map has no room for another entry."""
+
+
 def listen() -> None:
     """Keep what libbpf says from now on. It says a lot, and each word waits for the interpreter."""
     library().libbpf_set_print(_PRINTER)
@@ -350,6 +354,8 @@ def update(fd: int, key: bytes, value: bytes, flags: int = 0) -> None:
         if result >= 0 or ctypes.get_errno() != errno.EAGAIN:
             break
         os.sched_yield()
+    if result < 0 and ctypes.get_errno() == errno.E2BIG:
+        raise TableFullError("cannot write a map: it is full", _HINTS.get(errno.E2BIG))
     _check("cannot write a map", result)
 
 

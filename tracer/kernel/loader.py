@@ -33,6 +33,7 @@ _BATCH = 1024
 _SWEEP_EVERY_NS = 5_000_000_000
 _FILES = "files"
 _MISSED_EVERY_NS = 1_000_000_000
+_REFUSED_MAX = 10_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Kernel:
         self._swept_ns = time.monotonic_ns()
         self._missed: dict[str, int] = {}
         self._missed_due_ns = 0
+        self._refused: dict[str, set[bytes]] = {}
         self._armings = 0
 
     @classmethod
@@ -215,7 +217,7 @@ class Kernel:
             return
         try:
             since = struct.pack("<Q", time.monotonic_ns())
-            self.table("watched").put(struct.pack("<I", tgid), since)
+            self._add("process", "watched", struct.pack("<I", tgid), since)
             self._mark(pidfd, 1)
         finally:
             os.close(pidfd)
@@ -231,6 +233,15 @@ class Kernel:
                 os.strerror(errno.ESRCH) not in error.message
             ):
                 raise
+
+    def _add(self, kind: str, table: str, key: bytes, value: bytes) -> None:
+        """Where there is no room it counts as lost: who fills a table must not end us."""
+        try:
+            self.table(table).put(key, value)
+        except libbpf.TableFullError:
+            refused = self._refused.setdefault(f"{kind}.table", set())
+            if len(refused) < _REFUSED_MAX:
+                refused.add(key)
 
     def unwatch(self, tgid: int) -> None:
         """Let a process go, and what it forks from now on."""
@@ -251,21 +262,22 @@ class Kernel:
 
     def add_server_comm(self, comm: str) -> None:
         """A program whose exec makes a process watched on the spot (15 bytes count)."""
-        self.table("server_comms").put(comm.encode()[:15].ljust(16, b"\0"), struct.pack("<I", 1))
+        name = comm.encode()[:15].ljust(16, b"\0")
+        self._add("exec", "server_comms", name, struct.pack("<I", 1))
 
     def track_file(self, dev: int, ino: int) -> None:
         """Count insertions of a file from now on, before it is seen used. `dev`: kernel's."""
         files = self.table("files")
         key = layouts.FILE_KEY.packer.pack(ino, dev, 0)
         if files.get(key) is None:
-            files.put(key, bytes(files.value_size))
+            self._add("file", "files", key, bytes(files.value_size))
 
     def watch_port(self, netns: int, port: int) -> None:
         """A port whose connections are read; `netns`: inode of the network namespace."""
         ports, hints = self.table("ports"), self.table("port_hints")
         key = layouts.PORT_KEY.packer.pack(netns, port, 0)
         if ports.get(key) is None:
-            ports.put(key, bytes(ports.value_size))
+            self._add("listen", "ports", key, bytes(ports.value_size))
         hints.put(struct.pack("<I", port % layouts.PORT_HINTS), struct.pack("<Q", 1))
 
     def set_server_ports(self, ports: Collection[int]) -> None:
@@ -378,12 +390,15 @@ class Kernel:
         found = {"undecodable": self._bad_records} if self._bad_records else {}
         if self.rings.overrun:
             found["backlog"] = self.rings.overrun
+        for kind, refused in self._refused.items():
+            found[kind] = len(refused)
         for key, counts in self._lost.items():
             (slot,) = struct.unpack("<I", key)
             count = sum(struct.unpack(f"<{self._cpus}Q", counts))
             if count:
                 why, kind = divmod(slot, layouts.KIND_SLOTS)
-                found[layouts.KINDS[kind] + layouts.LOSSES[why]] = count
+                name = layouts.KINDS[kind] + layouts.LOSSES[why]
+                found[name] = found.get(name, 0) + count
         now_ns = time.monotonic_ns()
         if now_ns >= self._missed_due_ns:
             self._missed_due_ns = now_ns + _MISSED_EVERY_NS
