@@ -208,6 +208,7 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
         ("GPU calls", "" if facts["gpu_calls"] is None else str(facts["gpu_calls"])),
         ("reclaim", "" if facts["reclaim_ms"] is None else duration(facts["reclaim_ms"])),
         ("model before", _before(facts)),
+        *_work(answer["evidence_detail"]),
         ("waited for", ", ".join(f"#{number}" for number in answer["waited_for"])),
         ("retry of", ", ".join(f"#{number}" for number in answer["retry_of"])),
         ("started by", _trigger(answer)),
@@ -217,6 +218,29 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
 
 def _pair(facts: Json, one: str, one_word: str, other: str, other_word: str) -> str:
     pairs = ((facts[one], one_word), (facts[other], other_word))
+def _work(detail: Json) -> list[tuple[str, str]]:
+    """Uploads, compile caches, the processor: where an older daemon or nothing tells, no line."""
+    sent, made, waited = (detail.get(name) for name in ("transfer", "compiled", "processor"))
+    rows = []
+    if sent:
+        rate = f" ({size(sent['bytes_per_s'])}/s)" if sent["bytes_per_s"] else ""
+        rows.append(
+            ("to the device", f"{size(sent['bytes'])} in {duration(sent['took_ms'])}{rate}")
+        )
+    if made:
+        looked = made["missed"] + made["found"]
+        text = f"{made['found']} of {looked} found in {', '.join(made['caches'])}"
+        rows.append(("compile cache", text))
+    if waited:
+        text = (
+            f"waited {duration(waited['waited_ms'])}, others used {duration(waited['others_ms'])}"
+        )
+        if waited["throttled_ms"]:
+            text += f", held back {duration(waited['throttled_ms'])} by a quota"
+        rows.append(("processor", text))
+    return rows
+
+
     return ", ".join(f"{count} {word}" for count, word in pairs if count is not None)
 
 
