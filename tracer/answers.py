@@ -17,6 +17,7 @@ from tracer.evidence import Evidence, Exchange
 from tracer.drivers import used as used_devices
 from tracer.records import Says
 
+from tracer.stacks.told import told
 SCHEMA = 1
 
 Json = dict[str, Any]
@@ -162,7 +163,9 @@ def detail(derived: Derived) -> Json:
         }
         for interval in derived.phases.intervals
     ]
-    return {"intervals": intervals, "evidence_detail": evidence_detail(derived.evidence)}
+    detailed = {**evidence_detail(derived.evidence), **answers_work.work(derived)}
+    detailed["stacks"] = told(derived)
+    return {"intervals": intervals, "evidence_detail": detailed}
 
 
 def evidence_detail(evidence: Evidence) -> Json:

@@ -52,6 +52,8 @@ from tracer.recording import header, line
 from tracer.records import AnyRecord, Armed, Host, Start
 from tracer.service.notify import keep_alive, notify, reloading, watchdog_s
 from tracer.service.reload import changed, said, taken
+from tracer.stacks.names import fact as names_fact
+from tracer.stacks.sampling import Sampling
 from tracer.store import Store
 
 _TRIM_EVERY_S = 600.0
@@ -110,9 +112,10 @@ class Daemon:
         self._devices = DeviceWatch(
             kernel, driver_calls(), config.devices.nodes, off="devices" in config.probes.off
         )
+        self._stacks = Sampling(kernel, config, lambda n: self._engine.put(lambda: [n]), log)
         self._live = Live(
             kernel, self._discovery, HttpReader(), self._armer, self._libraries,
-            devices=self._devices,
+            devices=self._devices, stacks=self._stacks.watch,
         )  # fmt: skip
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
@@ -178,6 +181,7 @@ class Daemon:
         self._events.close()
         self._engine.stop()
         await asyncio.to_thread(self._libraries.close)
+        self._stacks.close()
         await asyncio.to_thread(self._backlog.close)
         await self._exports.stop()
         await api.stop()
@@ -269,8 +273,10 @@ class Daemon:
 
     def _explained(self, derived: list[Derived]) -> None:
         self._backlog.add(derived)
-        self._overview.derived(derived)
-        for item in derived:
+        fresh = [item for item in derived if item.evidence.names is None]  # others were told before
+        self._overview.derived(fresh)
+        self._stacks.over(fresh)
+        for item in fresh:
             self._next_id = max(self._next_id, item.evidence.id + 1)
             if item.over:
                 self.metrics.observe(item)
@@ -278,7 +284,7 @@ class Daemon:
             return
         self._loop.call_soon_threadsafe(self._stirred.set)
         if self._events.readers:
-            for item in derived:
+            for item in fresh:
                 self._loop.call_soon_threadsafe(self._events.publish, dumps(answer(item)))
 
     # --- Backend (tracer/api.py) -------------------------------------------------------
@@ -354,7 +360,7 @@ class Daemon:
             raise TtftError("ttftd is too busy to say", "try again in a moment") from None
 
     def doctor(self) -> list[Fact]:
-        return features.facts(self._btf, self._kernel.probes.selection)
+        return [*features.facts(self._btf, self._kernel.probes.selection), names_fact()]
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump

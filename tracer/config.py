@@ -26,6 +26,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
 Arming = Literal["auto", "always"]
+Stacks = Literal["auto", "off"]
 Program = Literal["llama-server", "ollama", "llama-swap", "local-ai", "vllm"]
 """As tracer/servers.py names them."""
 Layer = Literal["engine", "runtime", "driver", "compiler"]
@@ -74,12 +75,16 @@ class ProbesSection(_Section, frozen=True):
     `arming`: whether the probes that cost other processes something are on `always`, or, as
     `auto` has it, only while a model may be loading.
 
+    `stacks`: whether it is sampled what a server's code does, as `auto` has it only while a slow
+    request waits.
+
     `variant`: how system calls and faults are seen; `auto` takes what the kernel allows.
     """
 
     off: tuple[Name, ...] = ()
     variant: ProbeVariant = "auto"
     arming: Arming = "auto"
+    stacks: Stacks = "auto"
     ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
@@ -257,7 +262,7 @@ def _explain(name: str, text: str, error: str) -> ConfigError:
         for key, index in re.findall(r"\.?([^.\[\]`]+)(?<!\])|\[(\d+)\]", where)
     ]
     if what.startswith("Invalid enum value"):
-        kinds = {"variant": ProbeVariant, "arming": Arming, "layer": Layer}
+        kinds = {"variant": ProbeVariant, "arming": Arming, "stacks": Stacks, "layer": Layer}
         choices = kinds.get(str(steps[-1]), Program)
         what = f"not one of {', '.join(get_args(choices))}"
     unknown = re.search(r"unknown field `(.*)`", what)

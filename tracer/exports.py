@@ -53,8 +53,8 @@ class Exports:
             await asyncio.to_thread(self._sender.close)
 
     def add(self, derived: Sequence[Derived]) -> None:
-        """Requests, of which those that are over go out."""
-        over = [item for item in derived if item.over]
+        """Requests, of which those that are over go out, once: not again with names."""
+        over = [item for item in derived if item.over and item.evidence.names is None]
         for item in over:
             if item.spike.is_spike:
                 slow(item)

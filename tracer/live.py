@@ -129,9 +129,7 @@ class Live:
             records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
         if self._devices is not None and (some or busy or self._was_busy):
             records += self._devices.collect(now_ns, busy=busy or self._was_busy)
-        if self._stacks is not None:
-            self._stacks.note(records)
-            records += self._stacks.collect(now_ns)
+        records += self._ran(records, now_ns)
         self._was_busy = busy
         if some or busy:
             records += self._losses(now_ns)
@@ -169,6 +167,13 @@ class Live:
         if self._stacks is not None:
             self._stacks.note(records)
         return found
+
+    def _ran(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:
+        """What code was found running; sampled or not from now on."""
+        if self._stacks is None:
+            return []
+        self._stacks.note(records)
+        return self._stacks.collect(now_ns)
 
     def _one(self, raw: Raw) -> list[AnyRecord]:
         if isinstance(raw, RawPacket):

@@ -7,6 +7,7 @@ from datetime import datetime, tzinfo
 
 from tracer import codes
 from tracer.render import COLUMNS, Json, Paint, ago, columns, moment, plain
+from tracer.render_stacks import ran
 from tracer.render_units import duration, fit, right, size, width, wrap
 
 _ENDED = {
@@ -39,6 +40,7 @@ def show(
         _waterfall(answer, paint, block),
         _judgement(answer, paint),
         _evidence(answer, paint),
+        ran(answer, paint),
         _own_figures(answer, paint),
     ]
     lines: list[str] = []

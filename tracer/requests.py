@@ -95,12 +95,11 @@ class Fold:
                 | Call()
                 | Cached()
                 | DeviceCall()
+                | Samples()
             ):
                 world.happened(record)
             case Telemetry():
                 world.readings.feed(record)
-            case Samples():
-                world.stacks.feed(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)
                 if talk is not None:

@@ -77,11 +77,14 @@ class World:
         | Library
         | Call
         | Cached
-        | DeviceCall,
+        | DeviceCall
+        | Samples,
     ) -> None:
-        """What a process did, or had, of files and libraries."""
+        """What a process did, or had, of files and libraries, and where it ran."""
         if isinstance(record, Library | Call | Cached | DeviceCall):
             self.calls.feed(record)
+        elif isinstance(record, Samples):
+            self.stacks.feed(record)
         else:
             self.events.feed(record)
 

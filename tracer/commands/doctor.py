@@ -65,8 +65,9 @@ def doctor(context: click.Context, btf: str | None, as_json: bool) -> None:
 
 def _here(btf: str | None) -> Json:
     from tracer.kernel.features import facts
+    from tracer.stacks.names import fact
 
-    return answers_state.doctor(facts(btf), daemon=False)
+    return answers_state.doctor([*facts(btf), fact()], daemon=False)
 
 
 def _daemon(daemon: Client) -> Json:

@@ -11,6 +11,7 @@ import msgspec
 from tracer.derived import Derived, Interval
 from tracer.export.shared import request_end
 from tracer.export.tracks import Slice, Trace, Track, clip
+from tracer.stacks.told import told
 
 WORK = ("load", "transfer", "init", "spawn", "prefill")
 
@@ -22,16 +23,11 @@ def request_slice(item: Derived) -> Slice:
     name = f"#{evidence.id} {item.model or 'unknown model'}"
     whole = Slice(start, end, name, "request", _request_args(item))
     stop = min(start + max(item.window_ns, 0), end)
+    ran = _ran(item)
     stages = [
         (
             one.stage.partition(".")[0],
-            Slice(
-                one.start_ns,
-                one.end_ns,
-                one.stage,
-                "stage",
-                {"estimate": True} if one.estimate else {},
-            ),
+            Slice(one.start_ns, one.end_ns, one.stage, "stage", _stage_args(one, ran.get(id(one)))),
         )
         for one in item.phases.intervals
     ]
@@ -44,6 +40,23 @@ def request_slice(item: Derived) -> Slice:
     if item.ttft_ns is not None and stop < end:
         whole.inside.append(Slice(stop, end, "generate", "phase", {"tokens": item.tokens}))
     return whole
+
+
+def _ran(item: Derived) -> dict[int, dict[str, Any]]:
+    """What ran in each stage, by id() of its longest piece: that tells it for all of them."""
+    longest: dict[str, Interval] = {}
+    for one in item.phases.intervals:
+        known = longest.get(one.stage)
+        if known is None or one.end_ns - one.start_ns > known.end_ns - known.start_ns:
+            longest[one.stage] = one
+    return {id(longest[s["stage"]]): s for s in told(item) or () if s["stage"] in longest}
+
+
+def _stage_args(one: Interval, ran: dict[str, Any] | None) -> dict[str, Any]:
+    args: dict[str, Any] = {"estimate": True} if one.estimate else {}
+    if ran is not None:
+        args |= {name: ran[name] for name in ("samples", "processors", "functions")}
+    return args
 
 
 def _request_args(item: Derived) -> dict[str, Any]:

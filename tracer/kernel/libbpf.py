@@ -394,7 +394,13 @@ def next_key(fd: int, key: bytes | None, size: int) -> bytes | None:
 
 
 def lookup_batch(
-    fd: int, cursor: bytes | None, key_size: int, value_size: int, most: int, take: bool = False
+    fd: int,
+    cursor: bytes | None,
+    key_size: int,
+    value_size: int,
+    most: int,
+    *,
+    take: bool = False,
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
     """Up to `most` entries and where to go on, None at the end. `take`: they are deleted."""
     keys = ctypes.create_string_buffer(key_size * most)

@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 
 NAME_MAX = 96
-_CLONE = re.compile(r"( \[clone [^\]]*\]|\.(constprop|isra|part|cold|lto_priv)(\.\d+)*)+$")
+#: What compilers and versions add at the end.
+_ADDED = re.compile(
+    r"( \[clone [^\]]*\]|\.(constprop|isra|part|cold|lto_priv)(\.\d+)*|@@?[\w.]+|::h[0-9a-f]{16})+$"
+)
 _ANONYMOUS = "(anonymous namespace)"
 
 
 def shown(name: str) -> str:
     """Without template arguments, parameters, return type and odd characters, cut at 96."""
     text = "".join(c if c.isprintable() else "?" for c in name[: 8 * NAME_MAX]).strip()
-    text = _bare(_CLONE.sub("", text)) or text
+    text = _bare(_ADDED.sub("", text)) or text
     return text if len(text) <= NAME_MAX else text[: NAME_MAX - 1] + "…"
 
 
