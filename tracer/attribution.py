@@ -7,7 +7,7 @@ Confidence is 0.97 for a verdict on full evidence with a baseline, less: 0.15 wi
 
 from __future__ import annotations
 
-from tracer import baseline, codes, contention, reasons, scene, wording
+from tracer import baseline, clocks, codes, contention, reasons, scene, wording
 from tracer.baseline import Baseline
 from tracer.case import Case
 from tracer.derived import PHASES, Phases, Spike
@@ -37,6 +37,8 @@ def judge(case: Case) -> Spike:
     near = [p for p in PHASES if excess[p] and excess[p] * _NEAR_PART >= excess[top] * 9]
     cause = _cause(case, base, top)
     why = reasons.of(case.evidence, case.phases, case.facts)
+    if cause == "prefill.throttled" and clocks.low(case.evidence, case.phases) is not None:
+        why = (*why, "power.clock")
     return Spike(
         is_spike=True,
         typical_ns=base.typical_ns,
@@ -106,7 +108,10 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
             return largest
     usual = base.phases_ns.get("prefill", took) if expected is None else expected
     held = contention.cause(contention.of(scene.of(case.evidence), case.timeline), took - usual)
-    return held or (largest if expected is None else "prefill.unexplained")
+    if held or expected is None:
+        return held or largest
+    slow = clocks.low(case.evidence, case.phases)
+    return "prefill.throttled" if clocks.explains(slow, took, expected) else "prefill.unexplained"
 
 
 def advice(cause: str, why: tuple[str, ...]) -> str | None:

@@ -151,7 +151,7 @@ WHY_CODES = (
     _why("cache.missing", "init", "the compile cache was empty",
          "Keep the compile cache directory on a volume that survives restarts."),
     _why("power.clock", "prefill", "the device ran at a low clock",
-         "Set a power profile that keeps the clock up."),
+         "Keep the device's clock up: look at its temperature, power limit and power profile."),
 )  # fmt: skip
 
 INCOMPLETE_CODES = (

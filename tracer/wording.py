@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import codes, contention, device, drivers, reasons, scene, spinup
+from tracer import clocks, codes, contention, device, drivers, reasons, scene, spinup
 from tracer.case import Case
 from tracer.derived import Facts
 from tracer.facts import own_files
@@ -13,6 +13,12 @@ _DEATHS = {
     "died.signal": "after the runner had crashed",
     "died.killed_by_front": "and the front killed the runner before it was ready",
 }
+_HOLDS = {
+    "power": "its power limit", "thermal": "its temperature", "hardware": "its hardware",
+    "setting": "a setting", "sync": "the other devices of its group",
+    "display": "the setting of its display",
+}  # fmt: skip
+"""What holds a device's clock."""
 
 
 def seconds(ns: int) -> str:
@@ -43,7 +49,7 @@ def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
     old = reasons.evicted_other(case.evidence)
     if phase not in ("evict", "queue") and old:
         text += f", after {old} had been stopped to make room"
-    text += _antecedents(why, facts)
+    text += _antecedents(why, facts) + _clock(case, why)
     if case.outcome == "client_gone":
         text += "; the client then gave up"
     elif case.outcome == "server_died" and "died.killed_by_front" not in why:
@@ -161,9 +167,21 @@ def _held(case: Case, cause: str) -> str:
         return ""
     if cause == "prefill.throttled":
         held = seconds(found.throttled_ns)
-        return f", which the CPU quota of its control group held back for {held}"
+        quota = f", which the CPU quota of its control group held back for {held}"
+        return quota if found.throttled_ns else ""
     used, waited = seconds(found.others_ns), seconds(found.waited_ns)
     return f", while other programs used {used} of processor time and its threads waited {waited}"
+
+
+def _clock(case: Case, why: tuple[str, ...]) -> str:
+    """How fast the device ran, and what held it."""
+    slow = clocks.low(case.evidence, case.phases) if "power.clock" in why else None
+    if slow is None:
+        return ""
+    state = "" if slow.pstate is None else f" (P{slow.pstate})"
+    text = f", while {slow.name or slow.device} ran at {slow.clock_mhz} of {slow.clock_max_mhz} MHz"
+    held = [_HOLDS[limit] for limit in slow.limits if limit in _HOLDS]
+    return text + state + (f", held back by {' and '.join(held)}" if held else "")
 
 
 def _idle(case: Case) -> bool:
@@ -177,7 +195,25 @@ def _transfer(case: Case, cause: str) -> str:
     rate = size / 1e6 / (took / 1e9)
     hidden = took - case.phase_ns("transfer")
     text = f"{megabytes(size)} went to the device in {seconds(took)} ({rate:.0f} MB/s)"
-    return text + (f", {seconds(hidden)} of it hidden behind load" if hidden > took // 10 else "")
+    text += f", {seconds(hidden)} of it hidden behind load" if hidden > took // 10 else ""
+    return text + _link(case)
+
+
+def _link(case: Case) -> str:
+    """Of PCI Express, where it was less than the device could have."""
+    slow = clocks.link(case.evidence, case.phases)
+    if slow is None:
+        return ""
+    told = slow.link_generation is not None
+    now = _lanes(slow.link_generation, slow.link_width)
+    could = _lanes(slow.link_generation_max if told else None, slow.link_width_max)
+    return f", by PCI Express {now} where the device could {could}"
+
+
+def _lanes(generation: int | None, width: int | None) -> str:
+    """`3 x4`."""
+    parts = ("" if generation is None else str(generation), "" if width is None else f"x{width}")
+    return " ".join(part for part in parts if part)
 
 
 def _init(case: Case, cause: str) -> str:
