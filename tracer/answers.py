@@ -12,12 +12,13 @@ from typing import Any
 
 import orjson
 
+from tracer import answers_work
 from tracer.derived import PHASES, Derived, Facts, Spike
-from tracer.evidence import Evidence, Exchange
 from tracer.drivers import used as used_devices
+from tracer.evidence import Evidence, Exchange
 from tracer.records import Says
-
 from tracer.stacks.told import told
+
 SCHEMA = 1
 
 Json = dict[str, Any]
@@ -180,11 +181,11 @@ def evidence_detail(evidence: Evidence) -> Json:
         "files": _files(evidence),
         "opens": _opens(evidence),
         "spans": _spans(evidence),
+        "devices": _devices(evidence),
         "hop": None if evidence.hop is None else _exchange(evidence.hop),
         "polls": [_exchange(poll) for poll in evidence.polls],
         "others": _others(evidence),
         "memory": [
-        "devices": _devices(evidence),
             {"tgid": item.tgid, "at_ns": item.ts_ns, "rss_bytes": item.rss_bytes}
             for item in evidence.memory
         ],
@@ -198,10 +199,6 @@ def evidence_detail(evidence: Evidence) -> Json:
     }
 
 
-def _processes(evidence: Evidence) -> list[Json]:
-    return [
-        {
-            "tgid": life.tgid,
 def _devices(evidence: Evidence) -> list[Json]:
     """Calls into drivers of accelerators, by process, device and class; `number` of ioctls."""
     tgids = list(dict.fromkeys(call.tgid for call in evidence.devices))
@@ -223,6 +220,10 @@ def _devices(evidence: Evidence) -> list[Json]:
     ]
 
 
+def _processes(evidence: Evidence) -> list[Json]:
+    return [
+        {
+            "tgid": life.tgid,
             "ppid": life.ppid,
             "comm": life.comm,
             "program": life.command.program if life.command else None,

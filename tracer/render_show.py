@@ -208,9 +208,9 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
         ("page faults", _pair(facts, "major_faults", "major", "minor_faults", "minor")),
         ("processes", _pair(facts, "processes_started", "started", "processes_exited", "exited")),
         ("GPU calls", "" if facts["gpu_calls"] is None else str(facts["gpu_calls"])),
+        *_work(answer["evidence_detail"]),
         ("reclaim", "" if facts["reclaim_ms"] is None else duration(facts["reclaim_ms"])),
         ("model before", _before(facts)),
-        *_work(answer["evidence_detail"]),
         ("waited for", ", ".join(f"#{number}" for number in answer["waited_for"])),
         ("retry of", ", ".join(f"#{number}" for number in answer["retry_of"])),
         ("started by", _trigger(answer)),
@@ -218,8 +218,6 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
     ]
 
 
-def _pair(facts: Json, one: str, one_word: str, other: str, other_word: str) -> str:
-    pairs = ((facts[one], one_word), (facts[other], other_word))
 def _work(detail: Json) -> list[tuple[str, str]]:
     """Uploads, compile caches, the processor: where an older daemon or nothing tells, no line."""
     sent, made, waited = (detail.get(name) for name in ("transfer", "compiled", "processor"))
@@ -243,6 +241,8 @@ def _work(detail: Json) -> list[tuple[str, str]]:
     return rows
 
 
+def _pair(facts: Json, one: str, one_word: str, other: str, other_word: str) -> str:
+    pairs = ((facts[one], one_word), (facts[other], other_word))
     return ", ".join(f"{count} {word}" for count, word in pairs if count is not None)
 
 
