@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-arm64 setup-all bpf
+.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-service setup-arm64 setup-all bpf
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/ttft
@@ -27,7 +27,7 @@ test-vm-arm64: setup-arm64 bpf ## the same on an emulated arm64 machine; slower,
 test-all: setup-all bpf ## make test, then make test-vm, as one run
 	@$(PYTHON) -m pytest -m "vm or not vm" $(ARGS)
 
-test-service: setup-vm bpf ## set up, then install it in each way on a real systemd, emulated
+test-service: setup-service bpf ## set up, then install it in each way on a real systemd, emulated
 	@$(PYTHON) -m pytest -m service tests/service $(ARGS)
 
 lint: setup bpf ## ruff, mypy --strict, clang-format
@@ -76,6 +76,9 @@ setup-bench:
 
 setup-vm:
 	@scripts/setup.sh vm
+
+setup-service:
+	@scripts/setup.sh service
 
 setup-arm64:
 	@scripts/setup.sh arm64

@@ -7,6 +7,7 @@
 #   scripts/setup.sh e2e      and a software Vulkan device, for the tests with the real server
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
 #   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
+#   scripts/setup.sh service  and to install it in guests with systemd
 #   scripts/setup.sh arm64    and on an emulated arm64 machine
 #   scripts/setup.sh all      what all tests need
 set -eu
@@ -22,9 +23,10 @@ demo) extras=test,demo ;;
 e2e) extras=test,demo packages="$packages mesa-vulkan-drivers" ;;
 bench) extras=test,demo packages="$packages strace bpftrace" ;;
 vm) packages="$packages $vm_packages" ;;
+service) packages="$packages $vm_packages qemu-utils" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
 all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers" ;;
-*) echo "usage: scripts/setup.sh test|demo|e2e|bench|vm|arm64|all" >&2 && exit 2 ;;
+*) echo "usage: scripts/setup.sh test|demo|e2e|bench|vm|service|arm64|all" >&2 && exit 2 ;;
 esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }

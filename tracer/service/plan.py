@@ -247,7 +247,7 @@ def uninstall(now: Situation, *, purge: bool) -> Plan:
         steps.append(Step("past failures forgotten", forget))
     if purge and now.user and not now.packaged:
         steps.append(Step(f"remove user {USER}", Run(("userdel", USER))))
-        # With its last user a group goes too, unless it has other members.
+        # With its last user a group goes too, unless it has members.
         steps.append(Step(f"remove group {USER}", Run(("groupdel", USER), may_fail=True)))
     return Plan(tuple(steps), tuple(_uninstall_notes(now, purge)))
 
