@@ -48,6 +48,7 @@ ring_kb = 1024
 packet_ring_kb = 2048
 variant = "tracepoint"
 arming = "always"
+stacks = "off"
 
 [devices]
 nodes = ["/dev/npu*"]
@@ -90,6 +91,7 @@ def test_whole_file() -> None:
             off=("faults",),
             variant="tracepoint",
             arming="always",
+            stacks="off",
             ring_kb=1024,
             packet_ring_kb=2048,
         ),
