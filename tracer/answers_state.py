@@ -86,6 +86,15 @@ class Export(_State, frozen=True):
     trouble: str | None = None
 
 
+class Telemetry(_State, frozen=True):
+    """Devices read while requests waited: what they are, how often, whether one is held now."""
+
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
+    readings: int = 0
+    holding: bool = False
+    troubles: tuple[str, ...] = ()
+
+
 class Status(_State, frozen=True):
     """Everything `ttft status` shows. `lost`: records by kind. Times are wall clock."""
 
@@ -101,6 +110,7 @@ class Status(_State, frozen=True):
     cost: Cost = Cost()
     open_requests: int = 0
     exports: tuple[Export, ...] = ()
+    telemetry: Telemetry = Telemetry()
 
 
 class ModelSeen(_State, frozen=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tracer import __version__
 from tracer.ahead import Ahead
 from tracer.answers import answer, dumps
-from tracer.answers_state import Cost, History, ModelSeen, Probe, Status
+from tracer.answers_state import Cost, History, ModelSeen, Probe, Status, Telemetry
 from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
@@ -55,6 +55,8 @@ from tracer.service.reload import changed, said, taken
 from tracer.stacks.names import fact as names_fact
 from tracer.stacks.sampling import Sampling
 from tracer.store import Store
+from tracer.telemetry.facts import facts as device_facts
+from tracer.telemetry.watch import TelemetryWatch
 
 _TRIM_EVERY_S = 600.0
 _CHORES_S = 5.0
@@ -113,9 +115,12 @@ class Daemon:
             kernel, driver_calls(), config.devices.nodes, off="devices" in config.probes.off
         )
         self._stacks = Sampling(kernel, config, lambda n: self._engine.put(lambda: [n]), log)
+        self._telemetry = TelemetryWatch(
+            lambda: self._discovery.tree, log, off=not config.devices.telemetry
+        )
         self._live = Live(
             kernel, self._discovery, HttpReader(), self._armer, self._libraries,
-            devices=self._devices, stacks=self._stacks.watch,
+            devices=self._devices, stacks=self._stacks.watch, telemetry=self._telemetry,
         )  # fmt: skip
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
@@ -182,6 +187,7 @@ class Daemon:
         self._engine.stop()
         await asyncio.to_thread(self._libraries.close)
         self._stacks.close()
+        await asyncio.to_thread(self._telemetry.close)
         await asyncio.to_thread(self._backlog.close)
         await self._exports.stop()
         await api.stop()
@@ -311,6 +317,7 @@ class Daemon:
             cost=self._cost(),
             open_requests=self._engine.open_requests,
             exports=self._exports.states(),
+            telemetry=Telemetry(**self._telemetry.state()),
         )
 
     def _probe(self, group: GroupState) -> Probe:
@@ -360,7 +367,8 @@ class Daemon:
             raise TtftError("ttftd is too busy to say", "try again in a moment") from None
 
     def doctor(self) -> list[Fact]:
-        return [*features.facts(self._btf, self._kernel.probes.selection), names_fact()]
+        facts = features.facts(self._btf, self._kernel.probes.selection)
+        return [*facts, names_fact(), *device_facts()]
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump

@@ -93,9 +93,11 @@ class DevicesSection(_Section, frozen=True):
     """`nodes`: patterns for further device nodes of accelerators, such as `/dev/npu*`.
 
     Calls into their drivers are counted and timed; what each of them does is not known.
+    `telemetry`: read clocks, memory and link of devices while a request waits.
     """
 
     nodes: Annotated[tuple[Absolute, ...], msgspec.Meta(max_length=64)] = ()
+    telemetry: bool = True
 
 
 class LibraryTable(_Section, frozen=True):

@@ -22,6 +22,7 @@ from tracer.kernel.wire import Raw, RawCached, RawCall, RawDevice, RawLinked, Ra
 from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Exit, HttpEnd, Insert, Lost, Span, Tick
 from tracer.stacks.watch import StackWatch
+from tracer.telemetry.watch import TelemetryWatch
 
 #: How long records may gather while a request is open, and while none is: a request's first
 #: bytes wake us then, and each time that nothing does costs an idle host some milliseconds.
@@ -55,6 +56,7 @@ class Live:
         *,
         devices: DeviceWatch | None = None,
         stacks: StackWatch | None = None,
+        telemetry: TelemetryWatch | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""
         self._source = source
@@ -64,6 +66,7 @@ class Live:
         self._libraries = libraries
         self._devices = devices
         self._stacks = stacks
+        self._telemetry = telemetry
         self._sampler = Sampler(discovery)
         self._lost: dict[str, int] = {}
         self._expire_due_ns = 0
@@ -122,7 +125,7 @@ class Live:
         records: list[AnyRecord] = []
         if busy or some:  # a short request may have begun and ended in what just came
             records += self._source.sweep(now_ns)
-        records += self._samples(now_ns, busy=busy)
+        records += self._samples(now_ns, busy=busy, waiting=waiting)
         if some or busy:
             records += self._sampler.processors(time.monotonic_ns(), waiting=waiting(), ended=ended)
         if self._libraries is not None and (some or busy or self._was_busy):
@@ -142,10 +145,15 @@ class Live:
             records.append(Tick(ts_ns=now_ns))
         yield records
 
-    def _samples(self, now_ns: int, *, busy: bool) -> list[AnyRecord]:
+    def _samples(
+        self, now_ns: int, *, busy: bool, waiting: Callable[[], bool]
+    ) -> list[AnyRecord]:
+        found: list[AnyRecord] = []
+        if self._telemetry is not None:
+            found += self._telemetry.collect(now_ns, waiting=busy and waiting())
         if busy:
-            return self._sampler.during(now_ns)
-        return self._sampler.after(now_ns) if self._was_busy else []
+            return found + self._sampler.during(now_ns)
+        return found + (self._sampler.after(now_ns) if self._was_busy else [])
 
     def _arm(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:
         """Probes that came or went, and what was read while some were off."""
@@ -166,6 +174,8 @@ class Live:
                 found += self._armer.bring(DEVICES)
         if self._stacks is not None:
             self._stacks.note(records)
+        if self._telemetry is not None:
+            self._telemetry.note(records)
         return found
 
     def _ran(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:

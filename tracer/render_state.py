@@ -24,6 +24,7 @@ def status(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> li
         *_cost(answer["cost"]),
         *_history(answer["history"], paint),
         *_exports(answer.get("exports", []), paint),
+        *_telemetry(answer.get("telemetry"), paint),
     ]
 
 
@@ -138,6 +139,20 @@ def _exports(exports: list[Json], paint: Paint) -> list[str]:
         if export["trouble"]:
             trouble = wrap(export["trouble"], COLUMNS, "      -> ", " " * 9)
             lines += [paint("bad", line) for line in trouble]
+    return lines
+
+
+def _telemetry(told: Json | None, paint: Paint) -> list[str]:
+    """Devices that were read; nothing where there was none to read."""
+    if told is None:
+        return []
+    lines: list[str] = []
+    for key, name in told["devices"].items():
+        text = f"{name} ({key}), read while a request waits"
+        lines += wrap(text, COLUMNS, " " * 9 if lines else "Devices  ", " " * 9)
+    for trouble in told["troubles"]:
+        text = wrap(trouble, COLUMNS, "      -> " if lines else "Devices  ", " " * 9)
+        lines += [paint("dim", line) for line in text]
     return lines
 
 

@@ -75,7 +75,7 @@ def test_read_while_a_request_waits_and_once_after(nvml: StandIn, host: Host) ->
     one = Watched(host)
     began_ns = time.monotonic_ns()
     until(lambda: one.turn(True) >= 3, "it reads again and again")
-    assert one.watch.holding
+    assert one.watch.state()["holding"]
     assert one.turn(False) == 3
     until(lambda: one.turn(False) == 4, "and once more")
     until(lambda: nvml.calls("nvmlShutdown") == 1, "then it lets go")
@@ -86,9 +86,9 @@ def test_read_while_a_request_waits_and_once_after(nvml: StandIn, host: Host) ->
     assert times[2] - times[0] >= 1.5 * EVERY_NS
     assert {r.device for r in one.found if isinstance(r, Telemetry)} == {BUS}
     assert one.said == []
-    assert one.watch.devices == {BUS: "Stand-in [2J GPU"}
-    assert one.watch.readings == 4
-    assert not one.watch.holding
+    assert one.watch.state() == {
+        "devices": {BUS: "Stand-in [2J GPU"}, "readings": 4, "holding": False, "troubles": (),
+    }  # fmt: skip
     one.watch.close()
 
 
@@ -167,7 +167,7 @@ def test_a_library_that_hangs_is_left_behind_and_named_once(nvml: StandIn, host:
     assert {(r.source, r.clock_mhz, r.holders[0].tgid) for r in kept} == {("nvidia", None, HOLDER)}
     assert len(threads()) == 2
     assert nvml.calls("nvmlInitWithFlags") == 1, "no other thread touches it"
-    assert one.watch.troubles == tuple(one.said)
+    assert one.watch.state()["troubles"] == tuple(one.said)
     one.watch.close()
     nvml.hangs("nvmlDeviceGetClockInfo", False)
     until(lambda: nvml.calls("nvmlShutdown") == 1, "it lets go")

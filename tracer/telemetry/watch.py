@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tracer.records import AnyRecord, Exit
 from tracer.telemetry.held import Places, present
@@ -73,24 +74,15 @@ class TelemetryWatch:
         self._read += len(found)
         return list(found)
 
-    @property
-    def devices(self) -> dict[str, str]:
-        """Devices read so far, and what they are."""
-        return dict(self._names)
-
-    @property
-    def readings(self) -> int:
-        return self._read
-
-    @property
-    def holding(self) -> bool:
-        """Whether a device is being read, or will be let go in a moment."""
-        return self._worker is not None and bool(self._worker.held)
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """What was said of what could not be read."""
-        return tuple(self._troubles)
+    def state(self) -> dict[str, Any]:
+        """For `ttft status`: devices read so far and what they are, how often, whether one is held
+        now, and what was said of what could not be read. From any thread."""
+        return {
+            "devices": dict(self._names),
+            "readings": self._read,
+            "holding": self._worker is not None and bool(self._worker.held),
+            "troubles": tuple(self._troubles),
+        }
 
     def close(self) -> None:
         """Let go of all devices."""
