@@ -29,10 +29,10 @@ def _job(item: pytest.Item) -> tuple[Callable[[str], Result], str] | None:
     """The boot that a test looks at."""
     if item.get_closest_marker("vm") is None or not isinstance(item, pytest.Function):
         return None
-    parameters = item.callspec.params
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
     if "made_on" in parameters:
         return setups.boot, str(parameters["made_on"])
-    return lane.boot, str(parameters["kernel"])
+    return (lane.boot, str(parameters["kernel"])) if "kernel" in parameters else None
 
 
 @pytest.fixture(scope="session")

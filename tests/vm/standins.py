@@ -2,6 +2,8 @@
 
 The module has the devices' numbers and drives none. The library is NVIDIA's own, as Debian has
 it; without a driver its functions fail, but their names and beginnings are real.
+
+`python -m tests.vm.standins KERNEL...` makes them for guests that are started by hand.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 from pathlib import Path
 
-from tests.vm import cache, packages
+from tests.vm import cache, images, packages
 from tests.vm.cache import BuildError, run
 from tests.vm.catalogue import ROOT, KernelSpec, catalogue
 from tests.vm.packages import Suite
@@ -27,12 +30,12 @@ _LIBRARY, _LIBRARY_SUITE = "libcuda1", "bookworm"
 
 
 def prepare(kernel: str) -> Path:
-    """All that a guest of this kernel can have, in a folder that it sees; the folder.
+    """All that a guest of this kernel can have, in a folder that it finds by its release.
 
     Without headers for it there is no module.
     """
     spec = catalogue().kernels[kernel]
-    folder = FOLDER / kernel
+    folder = FOLDER / images.kernel(spec).version
     folder.mkdir(parents=True, exist_ok=True)
     found = [program()] if spec.arch == "amd64" else []
     if spec.headers is not None:
@@ -103,3 +106,8 @@ def libcuda() -> Path:
             shutil.rmtree(folder / used)
 
     return cache.built(f"libcuda-{cache.digest(recipe)}", build) / "libcuda.so.1"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(prepare(name))

@@ -8,6 +8,7 @@
  *   call NAME COUNT ARG...     by dlsym, up to six arguments; mOFFSET points into the block
  *   ask FLAGS NAME COUNT ARG...  the same by cuGetProcAddress_v2, as CUDA's runtime does
  *   decode NAME COUNT TOKENS   with a batch passed by value
+ *   answer NAME ARG...         one call; answers with what it returned, 32 bits
  *   thread NAME COUNT ARG...   the same as call, in a thread that ends
  *   direct COUNT BYTES         cuMemcpyHtoD_v2, linked when this was built
  *   spin NAME COUNT ARG...     as call; answers with processor time of each call, ns
@@ -162,6 +163,12 @@ static void obey(char *line)
 	} else if (!strcmp(word, "ask")) {
 		prepare_asked(&w, &rest);
 		work(&w);
+	} else if (!strcmp(word, "answer")) {
+		w.call = (function)find(strtok_r(NULL, " \n", &rest));
+		for (int i = 0; i < 6; i++)
+			w.args[i] = number(&rest);
+		printf("%d ", (int)w.call(w.args[0], w.args[1], w.args[2], w.args[3], w.args[4],
+					  w.args[5]));
 	} else if (!strcmp(word, "thread")) {
 		prepare_named(&w, &rest);
 		pthread_create(&thread, NULL, work, &w);

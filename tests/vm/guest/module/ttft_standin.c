@@ -25,6 +25,7 @@
 #define NV_MINOR_DEVICE 0
 #define NV_MINOR_CTL 255
 #define NV_XFER_CMD 211
+#define NV_CHECK_VERSION_STR 210
 #define MOST_BYTES 65536
 
 static unsigned int open_us;
@@ -100,8 +101,15 @@ static bool known(u32 number, const u32 *calls, size_t count)
 	return false;
 }
 
+/* nv_ioctl_rm_api_version_t: a user library that hears no such answer gives up at once. */
+struct version_check {
+	u32 cmd;
+	u32 reply;
+	char text[64];
+};
+
 /* Arguments are copied in and out, as drivers do. */
-static long serve(void __user *at, size_t size)
+static long serve(void __user *at, size_t size, bool version)
 {
 	void *copy;
 	long error = 0;
@@ -114,6 +122,8 @@ static long serve(void __user *at, size_t size)
 	if (copy_from_user(copy, at, size))
 		error = -EFAULT;
 	take(call_us);
+	if (version && size == sizeof(struct version_check))
+		((struct version_check *)copy)->reply = 1;
 	if (!error && copy_to_user(at, copy, size))
 		error = -EFAULT;
 	kfree(copy);
@@ -193,21 +203,21 @@ static long frontend_ioctl(struct file *file, unsigned int cmd, unsigned long ar
 	}
 	if (!known(number, frontend_calls, ARRAY_SIZE(frontend_calls)))
 		return -EINVAL;
-	return serve(at, size);
+	return serve(at, size, number == NV_CHECK_VERSION_STR);
 }
 
 static long uvm_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	if (!known(cmd, uvm_calls, ARRAY_SIZE(uvm_calls)))
 		return -EINVAL;
-	return serve((void __user *)arg, UVM_BYTES);
+	return serve((void __user *)arg, UVM_BYTES, false);
 }
 
 static long kfd_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	if (_IOC_TYPE(cmd) != 'K' || _IOC_NR(cmd) < KFD_FIRST || _IOC_NR(cmd) > KFD_LAST)
 		return -EINVAL;
-	return serve((void __user *)arg, _IOC_SIZE(cmd));
+	return serve((void __user *)arg, _IOC_SIZE(cmd), false);
 }
 
 static __poll_t poll_client(struct file *file, poll_table *wait)
