@@ -145,9 +145,7 @@ class Live:
             records.append(Tick(ts_ns=now_ns))
         yield records
 
-    def _samples(
-        self, now_ns: int, *, busy: bool, waiting: Callable[[], bool]
-    ) -> list[AnyRecord]:
+    def _samples(self, now_ns: int, *, busy: bool, waiting: Callable[[], bool]) -> list[AnyRecord]:
         found: list[AnyRecord] = []
         if self._telemetry is not None:
             found += self._telemetry.collect(now_ns, waiting=busy and waiting())

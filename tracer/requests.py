@@ -96,10 +96,9 @@ class Fold:
                 | Cached()
                 | DeviceCall()
                 | Samples()
+                | Telemetry()
             ):
                 world.happened(record)
-            case Telemetry():
-                world.readings.feed(record)
             case HttpRequest():
                 talk = world.exchanges.feed(record)
                 if talk is not None:

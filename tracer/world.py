@@ -34,6 +34,7 @@ from tracer.records import (
     Settings,
     Signal,
     Span,
+    Telemetry,
 )
 from tracer.servers import name_model
 from tracer.stacks.kept import Stacks
@@ -78,13 +79,16 @@ class World:
         | Call
         | Cached
         | DeviceCall
-        | Samples,
+        | Samples
+        | Telemetry,
     ) -> None:
-        """What a process did, or had, of files and libraries, and where it ran."""
+        """What a process did, or had, of files, libraries and devices, and where it ran."""
         if isinstance(record, Library | Call | Cached | DeviceCall):
             self.calls.feed(record)
         elif isinstance(record, Samples):
             self.stacks.feed(record)
+        elif isinstance(record, Telemetry):
+            self.readings.feed(record)
         else:
             self.events.feed(record)
 
