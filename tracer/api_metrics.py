@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from tracer import reasons
 from tracer.answers_state import Status
 from tracer.derived import PHASES, Derived
+from tracer.render_units import clean
 
 BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 MAX_SERIES = 200
@@ -132,6 +133,7 @@ class Metrics:
             self._add("ttft_weight_bytes_total", (*key, "cache"), whole - disk)
 
     def _series(self, server: str, model: str) -> tuple[str, str]:
+        server, model = clean(server), clean(model)  # the page is read in terminals too
         if (server, model) not in self._known and len(self._known) >= MAX_SERIES:
             return "other", "other"
         self._known.add((server, model))
@@ -201,7 +203,7 @@ def _of_status(status: Status) -> dict[str, dict[Key, float]]:
     found["ttft_records_lost_total"] = {(kind,): count for kind, count in status.lost.items()}
     found["ttft_probe_group_attached"] = {(p.group,): int(p.attached) for p in status.probes}
     found["ttft_server_unreadable"] = {
-        (server.name, server.unreadable): 1 for server in status.servers if server.unreadable
+        (clean(server.name), server.unreadable): 1 for server in status.servers if server.unreadable
     }
     sending = [one for one in status.exports if one.sent is not None]
     found["ttft_export_sent_total"] = {(one.name,): one.sent or 0 for one in sending}

@@ -143,4 +143,4 @@ CRAFTED: dict[str, Callable[[Path], None]] = {
     "wanted-everywhere": _wanted_everywhere,
     "absurd-sizes": _absurd_sizes,
 }
-"""What each does to a reader is said by its maker; none of them has the function it is asked for."""
+"""What each does to a reader is said by its maker; none defines a function that is looked for."""

@@ -53,7 +53,7 @@ def test_figures_of_requests() -> None:
         'ttft_evictions_total{server="llama-server:8080",model="alpha",by="beta"} 1',
     ):
         assert f"\n{line}\n" in text
-    assert 'model="q\\"uo\\\\te\\n"' in text
+    assert 'model="q\\"uo\\\\te\\\\x0a"' in text
 
 
 def switched() -> Derived:
@@ -115,7 +115,9 @@ SAMPLE = re.compile(
 
 def test_every_line_is_a_sample_of_a_known_metric() -> None:
     hostile = 'a"b\\c\nd}\u202e{e="'
+    hostile += "\x1b]0;x\x07\x9b"
     for line in page([spike(), warm(2, model=hostile)]).splitlines():
+        assert line.isprintable()
         if line.startswith("# "):
             assert line.split()[2] in METRICS
             continue
