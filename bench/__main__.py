@@ -17,7 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import accuracy, arming, footprint, memory, overhead, probes, scale, unrelated
+from bench import (
+    accuracy,
+    arming,
+    footprint,
+    library_calls,
+    memory,
+    overhead,
+    probes,
+    scale,
+    unrelated,
+)
 from bench.common import Plan, Row, Size, say
 from tests.workloads import bpf
 from tracer.errors import TtftError
@@ -26,6 +36,7 @@ BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "overhead": overhead.run,
     "unrelated": unrelated.run,
     "probes": probes.run,
+    "calls": library_calls.run,
     "footprint": footprint.run,
     "memory": memory.run,
     "scale": scale.run,
