@@ -10,6 +10,7 @@ import platform
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 # How distributions build: functions begin with a landing mark, and save a register.
 _AS_SHIPPED = ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]
@@ -112,7 +113,7 @@ class Caller:
         self._process.stdin.close()
         assert self._process.wait(10) == 0
 
-    def __enter__(self) -> Caller:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
