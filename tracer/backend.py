@@ -27,6 +27,7 @@ from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
+from tracer.devices.facts import facts as driver_facts
 from tracer.devices.table import table as driver_calls
 from tracer.devices.watch import DeviceWatch
 from tracer.doubt import FOREVER_NS
@@ -312,7 +313,7 @@ class Daemon:
                 hint=trouble.hint if trouble else None,
             ),
             servers=tuple(replace(s, place=place_of(s.pid)) for s in self._overview.servers()),
-            probes=tuple(map(self._probe, self._kernel.groups())),
+            probes=tuple(map(self._probe, map(self._devices.state, self._kernel.groups()))),
             lost=self._live.lost,
             cost=self._cost(),
             open_requests=self._engine.open_requests,
@@ -321,7 +322,7 @@ class Daemon:
         )
 
     def _probe(self, group: GroupState) -> Probe:
-        comes = group.group == GROUP and self._config.probes.arming == "auto"
+        comes = group.group in (GROUP, self._devices.comes) and self._config.probes.arming == "auto"
         armed = self._armer.state if self._armer and comes else None
         if armed is None:
             return Probe(
@@ -368,7 +369,8 @@ class Daemon:
 
     def doctor(self) -> list[Fact]:
         facts = features.facts(self._btf, self._kernel.probes.selection)
-        return [*facts, names_fact(), *device_facts()]
+        driven = driver_facts(self._config.devices.nodes)
+        return [*facts, names_fact(), *driven, *device_facts()]
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump

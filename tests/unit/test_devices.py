@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_armer import Made
+from tracer.devices import facts
 from tracer.devices import runs as device_runs
 from tracer.devices.nodes import find, traces
 from tracer.devices.table import table
 from tracer.devices.watch import DeviceWatch
 from tracer.errors import RecordError
 from tracer.kernel import layouts, wire
-from tracer.kernel.loader import Kernel
+from tracer.kernel.loader import GroupState, Kernel
 from tracer.kernel.maps import Table as KernelTable
 from tracer.kernel.wire import RawDevice
 from tracer.records import DeviceCall, Exec, Exit
@@ -377,3 +379,32 @@ def test_one_that_cannot_be_attached_is_left_out() -> None:
     made = Made()
     made.kernel.full = True
     assert made.armer.bring("devices") == []
+
+
+# --- what is said of it -------------------------------------------------------------------------
+
+
+def test_doctor_names_drivers_once(tmp_path: Path) -> None:
+    assert facts.facts((), host(tmp_path / "none")) == []
+    cards = {
+        "renderD128": ("226:128", "pci0/gpu", "amdgpu"),
+        "renderD129": ("226:129", "pci1/gpu", "amdgpu"),
+    }
+    root = host(tmp_path / "some", devices=DEVICES, cards=cards)
+    (fact,) = facts.facts((), root)
+    assert (fact.name, fact.ok) == ("driver calls", None)
+    assert fact.value.startswith("of nvidia, nvidia-caps, nvidia-uvm, kfd, amdgpu; launches")
+
+
+def test_status_says_why_it_is_off(tmp_path: Path) -> None:
+    off = GroupState("devices", False, False, "not needed now", "calls")
+    other = GroupState("minor", False, False, "not needed now", "faults")
+    made, _ = watch(host(tmp_path))
+    assert made.state(off) == replace(off, off_because="this host has no accelerator", unseen=None)
+    assert made.state(other) is other
+    (tmp_path / "proc/devices").write_text(DEVICES)
+    made.refresh()
+    assert (made.comes, made.state(off).off_because) == (None, "no server is watched")
+    made.note([started()])
+    assert made.comes == "devices"
+    assert made.state(off) is off

@@ -64,11 +64,14 @@ def doctor(context: click.Context, btf: str | None, as_json: bool) -> None:
 
 
 def _here(btf: str | None) -> Json:
+    from tracer.devices.facts import facts as driver_facts
     from tracer.kernel.features import facts
     from tracer.stacks.names import fact
     from tracer.telemetry.facts import facts as device_facts
 
-    return answers_state.doctor([*facts(btf), fact(), *device_facts()], daemon=False)
+    return answers_state.doctor(
+        [*facts(btf), fact(), *driver_facts(), *device_facts()], daemon=False
+    )
 
 
 def _daemon(daemon: Client) -> Json:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tracer.devices.nodes import Nodes, find, traces
 from tracer.devices.runs import DeviceRuns, record
 from tracer.devices.table import Table
-from tracer.kernel.loader import Kernel
+from tracer.kernel.loader import GroupState, Kernel
 from tracer.kernel.wire import RawDevice
 from tracer.records import AnyRecord, DeviceCall, Exec, Exit, Process
 
@@ -48,6 +49,19 @@ class DeviceWatch:
     def wanted(self) -> bool:
         """Whether the group is of use: the host has a device, and a process is watched."""
         return self._held and bool(self._nodes.nodes)
+
+    @property
+    def comes(self) -> str | None:
+        """The group, where it comes and goes with the file probes."""
+        return GROUP if self._runs is not None and self.wanted else None
+
+    def state(self, group: GroupState) -> GroupState:
+        """Of this group, why it is not of use now; any other as it is."""
+        if group.group != GROUP or group.attached or self._runs is None:
+            return group
+        if not self._nodes.nodes:
+            return replace(group, off_because="this host has no accelerator", unseen=None)
+        return group if self.wanted else replace(group, off_because="no server is watched")
 
     def refresh(self) -> bool:
         """Look at the host again, tell the kernel what changed; whether there is any device."""
