@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
 
 def test_quick(weights: Path, tmp_path: Path) -> None:
-    names = ["unrelated", "probes", "memory"]
+    names = ["unrelated", "probes", "memory", "calls"]
     command = [sys.executable, "-m", "bench", "--quick", *names]
     where = ["--out", str(tmp_path), "--models", str(weights)]
     done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -32,6 +32,7 @@ def test_quick(weights: Path, tmp_path: Path) -> None:
     assert all(rows[what]["data"]["control_slices"] > 0 for what in works)
     assert rows["ttft_ingress"]["data"]["warm"]["runs"] > 0
     assert rows["ttft_insert"]["data"]["cold"]["runs_each"] > 1000
+    assert rows["a watched call: cuda, an argument"]["data"]["ns"]["watched"] > 0
     start = rows["daemon memory (PSS) after the start"]["data"]
     assert sum(start["parts"].values()) == start["bytes"] > 20_000_000
     assert start["parts"]["rings"] > 1 << 20
