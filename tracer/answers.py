@@ -10,9 +10,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import orjson
 
-from tracer import answers_work
+from tracer import answers_work, clocks
 from tracer.derived import PHASES, Derived, Facts, Spike
 from tracer.drivers import used as used_devices
 from tracer.evidence import Evidence, Exchange
@@ -166,6 +167,8 @@ def detail(derived: Derived) -> Json:
     ]
     detailed = {**evidence_detail(derived.evidence), **answers_work.work(derived)}
     detailed["stacks"] = told(derived)
+    seen = clocks.devices(derived.evidence, derived.phases)
+    detailed["telemetry"] = [msgspec.to_builtins(one) for one in seen]
     return {"intervals": intervals, "evidence_detail": detailed}
 
 

@@ -23,6 +23,7 @@ from tracer.records import (
     Process,
     Resident,
     Server,
+    Telemetry,
     Unlisten,
     Unreadable,
 )
@@ -56,6 +57,7 @@ class Overview:
         self._listeners: Counter[tuple[int, int]] = Counter()
         self._cached: dict[tuple[int, int], int] = {}
         self._alive: set[int] = set()
+        self._held: dict[int, dict[str, int]] = {}
         self._models = {key: _Model(last_use_ns=ns) for key, ns in last_used.items()}
 
     def records(self, records: list[AnyRecord]) -> None:
@@ -100,11 +102,22 @@ class Overview:
             weights=known.names,
             size_bytes=known.size,
             cached_bytes=cached,
+            vram_bytes=self._vram(known.runners & self._alive),
             pids=tuple(sorted(known.runners & self._alive)) if known.runners else None,
         )
 
+    def _vram(self, tgids: set[int]) -> int | None:
+        """Memory that processes had of devices when these were last read."""
+        found = [size for tgid in tgids for size in self._held.get(tgid, {}).values()]
+        return sum(found) if found else None
+
     def _record(self, record: AnyRecord) -> None:
         match record:
+            case Telemetry():
+                for holder in record.holders:
+                    if holder.memory_bytes is not None and holder.tgid in self._alive:
+                        held = self._held.setdefault(holder.tgid, {})
+                        held[record.device] = holder.memory_bytes
             case Server():
                 key = (record.tgid, record.netns, record.port)
                 self._fronts[key] = _Front(record, record.unreadable)
@@ -137,6 +150,7 @@ class Overview:
 
     def _exit(self, tgid: int) -> None:
         self._alive.discard(tgid)
+        self._held.pop(tgid, None)
         for key in [k for k in self._fronts if k[0] == tgid]:
             del self._fronts[key]
             self._listeners.pop(key[1:], None)

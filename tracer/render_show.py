@@ -209,6 +209,7 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
         ("processes", _pair(facts, "processes_started", "started", "processes_exited", "exited")),
         ("GPU calls", "" if facts["gpu_calls"] is None else str(facts["gpu_calls"])),
         *_work(answer["evidence_detail"]),
+        *(("device", _device(one)) for one in answer["evidence_detail"].get("telemetry", ())),
         ("reclaim", "" if facts["reclaim_ms"] is None else duration(facts["reclaim_ms"])),
         ("model before", _before(facts)),
         ("waited for", ", ".join(f"#{number}" for number in answer["waited_for"])),
@@ -239,6 +240,33 @@ def _work(detail: Json) -> list[tuple[str, str]]:
             text += f", held back {duration(waited['throttled_ms'])} by a quota"
         rows.append(("processor", text))
     return rows
+
+
+def _device(one: Json) -> str:
+    """How a device ran while the prompt was worked on, or at other times of the wait."""
+    parts = []
+    if one["clock_mhz"] is not None:
+        of = "" if one["clock_max_mhz"] is None else f" of {one['clock_max_mhz']}"
+        state = "" if one["pstate"] is None else f" (P{one['pstate']})"
+        parts.append(f"{one['clock_mhz']}{of} MHz{state}")
+    if one["limits"]:
+        parts.append(f"held by {', '.join(one['limits'])}")
+    if one["busy_percent"] is not None:
+        parts.append(f"{one['busy_percent']} % busy")
+    if one["own_bytes"] is not None:
+        parts.append(f"{size(one['own_bytes'])} of its memory")
+    now, could = (
+        _link(one[f"link_generation{end}"], one[f"link_width{end}"]) for end in ("", "_max")
+    )
+    if now and could and now != could:
+        parts.append(f"PCIe {now}, could be {could}")
+    when = "in the prompt" if one["prompt"] else "before the prompt"
+    told = ", ".join(parts) or "held, and not told of"
+    return f"{one['name'] or one['source']} ({one['device']}), {when}: {told}"
+
+
+def _link(generation: int | None, width: int | None) -> str:
+    return "" if generation is None or width is None else f"{generation} x{width}"
 
 
 def _pair(facts: Json, one: str, one_word: str, other: str, other_word: str) -> str:

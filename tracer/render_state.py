@@ -151,8 +151,8 @@ def _telemetry(told: Json | None, paint: Paint) -> list[str]:
         text = f"{name} ({key}), read while a request waits"
         lines += wrap(text, COLUMNS, " " * 9 if lines else "Devices  ", " " * 9)
     for trouble in told["troubles"]:
-        text = wrap(trouble, COLUMNS, "      -> " if lines else "Devices  ", " " * 9)
-        lines += [paint("dim", line) for line in text]
+        first = "      -> " if lines else "Devices  "
+        lines += [paint("dim", line) for line in wrap(trouble, COLUMNS, first, " " * 9)]
     return lines
 
 

@@ -296,7 +296,7 @@ def test_doctor_tells_of_devices(host: Host) -> None:
     cache = host.write("ld.so.cache", b"\0libnvidia-ml.so.1\0/usr/lib\0")
     nvml, amd = facts(host.places, cache)
     assert (nvml.name, nvml.ok, amd.ok) == ("NVML", True, True)
-    assert nvml.value.endswith("driver 595.45.04; read while a request waits")
+    assert nvml.value == "nvidia-ml-py, driver 595.45.04; read while a request waits"
     assert (amd.name, amd.value) == ("amdgpu devices", "1, read while a request waits")
 
 

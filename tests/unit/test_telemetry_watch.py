@@ -272,7 +272,7 @@ PROGRAM = """
     for waiting in (True, False, True):
         assert watch.collect(time.monotonic_ns(), waiting=waiting) == []
     names = [t.name for t in threading.enumerate()]
-    print([m for m in ("pynvml", "tracer.telemetry.facts") if m in sys.modules], names)
+    print([m for m in ("pynvml", "importlib.metadata") if m in sys.modules], names)
 """
 
 

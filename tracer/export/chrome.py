@@ -77,7 +77,9 @@ def _build(items: Sequence[Derived]) -> Trace:
     for n, tgid in enumerate(tgids):
         _process(whole, len(by_server) + 2 * n, tgid, shared)
     counters.of_memory(whole, shared, tgids)
-    _work(whole, len(by_server) + 2 * len(tgids), items, requests, shared)
+    last = len(by_server) + 2 * len(tgids)
+    _work(whole, last, items, requests, shared)
+    counters.of_devices(whole, shared, tgids, last + 1)
     return whole
 
 

@@ -1,4 +1,4 @@
-"""Counters of a trace: weight bytes per second, page cache share, resident memory."""
+"""Counters of a trace: weight bytes per second, page cache share, memory, clocks of devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from tracer.export.shared import Shared
 from tracer.export.tracks import Trace
-from tracer.records import Span
+from tracer.records import Span, Telemetry
 
 PAGE = 4096
 MIN_RUN_NS = 1_000_000  # a shorter run is drawn as if it took this long, not as a needle
@@ -36,6 +36,39 @@ def of_memory(trace: Trace, shared: Shared, tgids: Collection[int]) -> None:
     for one in shared.memory:
         if one.tgid in tgids:
             trace.counter(one.ts_ns, "resident memory", one.tgid, {"bytes": one.rss_bytes})
+
+
+def of_devices(trace: Trace, shared: Shared, tgids: Collection[int], sort: int) -> None:
+    """Each device that was read, as a process of its own; its memory with who had it, too."""
+    by_device: defaultdict[str, list[Telemetry]] = defaultdict(list)
+    for one in shared.telemetry:
+        by_device[one.device].append(one)
+    for n, (device, readings) in enumerate(sorted(by_device.items())):
+        name = readings[-1].name or readings[-1].source
+        pid = trace.process(f"device {name} ({device})", sort + n)
+        for one in readings:
+            _reading(trace, one, pid)
+    for one in shared.telemetry:
+        for holder in one.holders:
+            if holder.tgid in tgids and holder.memory_bytes is not None:
+                trace.counter(
+                    one.ts_ns, f"memory of {one.device}", holder.tgid,
+                    {"bytes": holder.memory_bytes},
+                )  # fmt: skip
+
+
+def _reading(trace: Trace, one: Telemetry, pid: int) -> None:
+    """What is known of it; a counter has no value for what is not."""
+    told: dict[str, dict[str, int | None]] = {
+        "clock in MHz": {"compute": one.clock_mhz, "memory": one.memory_clock_mhz},
+        "memory used": {"bytes": one.memory_used_bytes},
+        "busy percent": {"percent": one.busy_percent},
+        "PCIe bytes per second": {"to the device": one.pcie_rx_rate, "from it": one.pcie_tx_rate},
+    }
+    for name, values in told.items():
+        for key, value in values.items():
+            if value is not None:
+                trace.counter(one.ts_ns, name, pid, {key: value})
 
 
 def _brings_bytes(span: Span) -> bool:

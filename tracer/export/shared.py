@@ -10,11 +10,11 @@ import msgspec
 
 from tracer.derived import Derived
 from tracer.evidence import Evidence, Life
-from tracer.records import File, Insert, Memory, Open, Resident, Span
+from tracer.records import File, Insert, Memory, Open, Resident, Span, Telemetry
 
 FileKey = tuple[int, int]
 Run = TypeVar("Run", Span, Insert)
-Fact = TypeVar("Fact", Open, Resident, Memory)
+Fact = TypeVar("Fact", Open, Resident, Memory, Telemetry)
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Shared:
     inserts: list[Insert]
     resident: list[Resident]
     memory: list[Memory]
+    telemetry: list[Telemetry]
     roles: dict[int, str] = field(default_factory=dict)
 
     def label(self, dev: int, ino: int) -> str:
@@ -67,6 +68,7 @@ def merge(items: Sequence[Derived]) -> Shared:
         inserts=inserts,
         resident=_once(one for e in evidences for one in e.resident),
         memory=_once(one for e in evidences for one in e.memory),
+        telemetry=_once(one for e in evidences for one in e.telemetry),
     )
     _roles(shared, items)
     return shared

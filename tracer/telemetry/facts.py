@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from tracer.kernel.features import Fact
 from tracer.telemetry.held import Places
 from tracer.telemetry.nvml import PACKAGE
-from tracer.telemetry.texts import label, text
+from tracer.telemetry.texts import text
 
 LINKER_CACHE = Path("/etc/ld.so.cache")
 _LIBRARY = b"libnvidia-ml.so.1\0"
@@ -42,14 +41,7 @@ def _nvidia(at: Places, linker_cache: Path) -> list[Fact]:
     if not _linked(linker_cache):
         return [Fact("NVML", f"libnvidia-ml.so.1 is missing ({driver})", None, _WITHOUT,
                      "install the driver's management library, such as libnvidia-ml1")]  # fmt: skip
-    return [Fact("NVML", f"{PACKAGE} {_package()}, {driver}; read while a request waits", True)]
-
-
-def _package() -> str:
-    try:
-        return label(importlib.metadata.version(PACKAGE)) or ""
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
+    return [Fact("NVML", f"{PACKAGE}, {driver}; read while a request waits", True)]
 
 
 def _linked(linker_cache: Path) -> bool:
