@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 what=${1:-test}
 extras=test
 packages="clang llvm libbpf-dev libbpf1 linux-libc-dev"
-vm_packages="qemu-system-x86 mmdebstrap kmod e2fsprogs"
+vm_packages="qemu-system-x86 mmdebstrap kmod e2fsprogs gcc make"
 case $what in
 test) ;;
 demo) extras=test,demo ;;
