@@ -114,10 +114,7 @@ class Overview:
     def _record(self, record: AnyRecord) -> None:
         match record:
             case Telemetry():
-                for holder in record.holders:
-                    if holder.memory_bytes is not None and holder.tgid in self._alive:
-                        held = self._held.setdefault(holder.tgid, {})
-                        held[record.device] = holder.memory_bytes
+                self._hold(record)
             case Server():
                 key = (record.tgid, record.netns, record.port)
                 self._fronts[key] = _Front(record, record.unreadable)
@@ -136,6 +133,11 @@ class Overview:
                 self._heard(record)
             case _:
                 pass
+
+    def _hold(self, record: Telemetry) -> None:
+        for holder in record.holders:
+            if holder.memory_bytes is not None and holder.tgid in self._alive:
+                self._held.setdefault(holder.tgid, {})[record.device] = holder.memory_bytes
 
     def _heard(self, record: HttpUnreadable | HttpRequest) -> None:
         front = self._front(record.conn.netns, record.conn.server_port)

@@ -52,6 +52,7 @@ stacks = "off"
 
 [devices]
 nodes = ["/dev/npu*"]
+telemetry = false
 
 [metrics]
 listen = "0.0.0.0:9843"
@@ -95,7 +96,7 @@ def test_whole_file() -> None:
             ring_kb=1024,
             packet_ring_kb=2048,
         ),
-        devices=DevicesSection(nodes=("/dev/npu*",)),
+        devices=DevicesSection(nodes=("/dev/npu*",), telemetry=False),
         metrics=MetricsSection(listen="0.0.0.0:9843", allow_remote=True),
         otlp=OtlpSection(endpoint="http://127.0.0.1:4318", headers={"authorization": "Basic eA=="}),
         library=(
