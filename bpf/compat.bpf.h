@@ -167,6 +167,32 @@ INLINE u64 mm_generation(struct mm_struct *mm)
 	return (u64)(u32)GET(mm, map_count) << 32 ^ GET(mm, total_vm);
 }
 
+/* A socket has a pointer to its cgroup since 8520e224f547 (5.16). Before, it is in a word whose
+ * low bits say that version 1 groups took its place: then it counts for the root.
+ */
+struct sock_cgroup_data___word {
+	u64 val;
+} __attribute__((preserve_access_index));
+
+#define CGROUP_ROOT 1
+
+/* Inode of the folder; 0 where the kernel does not say. */
+INLINE u64 cgroup_of(struct sock *sk)
+{
+	struct sock_cgroup_data___word *old;
+	u64 word;
+
+	if (!bpf_core_field_exists(sk->sk_cgrp_data))
+		return 0;
+	old = (void *)__builtin_preserve_access_index(&sk->sk_cgrp_data);
+	if (!bpf_core_field_exists(old->val))
+		return BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
+	word = BPF_CORE_READ(old, val);
+	if (!word || word & 3)
+		return CGROUP_ROOT;
+	return BPF_CORE_READ((struct cgroup *)word, kn, id);
+}
+
 /* Ring records of variable size: bc34dee65a65 (5.19). bpf_loop is older: e6f2dd0f8067 (5.17). */
 INLINE bool has_dynptr(void)
 {

@@ -71,6 +71,7 @@ enum ttft_device_what { /* class of a driver call, as tracer/devices/devicecalls
 #define TTFT_PACKET_CUT 2u    /* captured < payload_len */
 /* header.flags of a listen */
 #define TTFT_LISTEN_CLOSED 1u
+#define TTFT_LISTEN_UNSEEN 2u /* a connection, of a cgroup that user space did not name */
 
 /* header.flags of a device record */
 #define TTFT_DEVICE_SLOW 1u    /* a single call that took long: end - start is its time */
@@ -173,6 +174,7 @@ struct ttft_listen {
 	struct ttft_header h;
 	struct ttft_conn conn; /* client part zero */
 	__u32 reserved;
+	__u64 cgroup; /* of the socket: inode of its folder; 0 unknown */
 };
 
 struct ttft_connect { /* conn: the other end is the server */

@@ -9,6 +9,7 @@
 #define AF_INET6 10
 #define TCP_ESTABLISHED 1
 #define TCP_SYN_SENT 2
+#define TCP_SYN_RECV 3
 #define TCP_TIME_WAIT 6
 #define TCP_CLOSE 7
 #define TCP_LISTEN 10
@@ -47,6 +48,13 @@ struct { /* connections with bytes that arrived and were not taken yet */
 	__type(key, struct ttft_conn);
 	__type(value, u32);
 } untaken SEC(".maps");
+
+struct { /* cgroups whose sockets' segments are seen, or that user space was told of */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, u32);
+} seen_cgroups SEC(".maps");
 
 struct { /* sockets that are connecting, to the thread that called connect() */
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -188,6 +196,7 @@ INLINE void send_listen(struct sock *sk, u16 port, u32 flags)
 	rec->h.flags = flags;
 	rec->conn = conn;
 	rec->reserved = 0;
+	rec->cgroup = cgroup_of(sk);
 	submit_record(rec, true);
 }
 
@@ -239,6 +248,28 @@ INLINE void on_unlisten(struct sock *sk)
 	send_listen(sk, key.port, TTFT_LISTEN_CLOSED);
 }
 
+/* A socket belongs to the cgroup that its process was in at socket(), an accepted one to its
+ * listener's: of one that nobody named, no segment is seen until user space hears of it.
+ */
+INLINE void on_watched(struct sock *sk, u16 port)
+{
+	u64 cgroup = cgroup_of(sk);
+	u32 told = 0;
+
+	if (!cgroup || bpf_map_lookup_elem(&seen_cgroups, &cgroup))
+		return;
+	if (!bpf_map_update_elem(&seen_cgroups, &cgroup, &told, BPF_NOEXIST))
+		send_listen(sk, port, TTFT_LISTEN_UNSEEN);
+}
+
+INLINE void on_accepting(struct sock *sk)
+{
+	u16 port = GET(sk, __sk_common.skc_num);
+
+	if (port_hinted(port) && port_watched(netns_of(sk), port))
+		on_watched(sk, port);
+}
+
 INLINE void on_connecting(struct sock *sk)
 {
 	u64 key = (u64)sk, who = bpf_get_current_pid_tgid();
@@ -278,6 +309,8 @@ INLINE int on_state(struct sock *sk, int old, int state)
 		on_listen(sk);
 	else if (old == TCP_LISTEN && state == TCP_CLOSE)
 		on_unlisten(sk);
+	else if (old == TCP_SYN_RECV && state == TCP_ESTABLISHED)
+		on_accepting(sk);
 	else if (state == TCP_SYN_SENT)
 		on_connecting(sk);
 	else if (old == TCP_SYN_SENT)

@@ -382,9 +382,12 @@ class Names(Record, frozen=True, kw_only=True, tag="names"):
 
 
 class Listen(Record, frozen=True, kw_only=True, tag="listen"):
+    """`cgroup`: the socket's, by the inode of its folder."""
+
     tgid: int
     netns: int
     port: int
+    cgroup: int | None = None
 
 
 class Unlisten(Record, frozen=True, kw_only=True, tag="unlisten"):

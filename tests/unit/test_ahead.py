@@ -21,7 +21,7 @@ LISTEN = 10
 def listens(tgid: int, port: int = PORT, *, closed: bool = False, kind: int = LISTEN) -> bytes:
     server, client, netns, _, client_port, family = conn(V4, 4)
     where = (server, client, netns, port, client_port, family)
-    return layouts.LISTEN.packer.pack(1, tgid, tgid, kind, 0, int(closed), *where, 0)
+    return layouts.LISTEN.packer.pack(1, tgid, tgid, kind, 0, int(closed), *where, 0, 0)
 
 
 def test_a_server_known_by_its_port_is_watched_at_once_and_told_later() -> None:

@@ -22,6 +22,7 @@ from tracer.kernel.wire import (
     RawLinked,
     RawMagic,
     RawPacket,
+    RawUnseen,
     decode,
 )
 from tracer.records import (
@@ -123,11 +124,19 @@ CASES: list[tuple[bytes, Raw]] = [
         Insert(ts_ns=7_000, end_ns=9_000, dev=FILE[1], ino=99, pages=768, tgid=11),
     ),
     (
-        pack(layouts.LISTEN, 10, *conn(V4, 4), 0),
+        pack(layouts.LISTEN, 10, *conn(V4, 4), 0, 77),
+        Listen(ts_ns=7_000, tgid=11, netns=4026531840, port=8080, cgroup=77),
+    ),
+    (
+        pack(layouts.LISTEN, 10, *conn(V4, 4), 0, 0),
         Listen(ts_ns=7_000, tgid=11, netns=4026531840, port=8080),
     ),
     (
-        pack(layouts.LISTEN, 10, *conn(V6, 6), 0, flags=1),
+        pack(layouts.LISTEN, 10, *conn(V4, 4), 0, 78, flags=2),
+        RawUnseen(ts_ns=7_000, netns=4026531840, port=8080, cgroup=78),
+    ),
+    (
+        pack(layouts.LISTEN, 10, *conn(V6, 6), 0, 0, flags=1),
         Unlisten(ts_ns=7_000, netns=4026531840, port=8080),
     ),
     (

@@ -25,6 +25,7 @@ from tracer.kernel.wire import (
     RawLinked,
     RawMagic,
     RawPacket,
+    RawUnseen,
 )
 from tracer.records import (
     AnyRecord,
@@ -288,7 +289,15 @@ class Discovery:
             return handler(raw)
         if isinstance(
             raw,
-            RawExec | RawFile | RawMagic | RawPacket | RawLinked | RawCall | RawCached | RawDevice,
+            RawExec
+            | RawFile
+            | RawMagic
+            | RawPacket
+            | RawLinked
+            | RawCall
+            | RawCached
+            | RawDevice
+            | RawUnseen,
         ):
             return []
         return [raw]

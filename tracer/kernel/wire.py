@@ -37,6 +37,7 @@ DEVICE_FIRST, DEVICE_UNKNOWN = 2, 4
 SPAN_POPULATE = 1
 PACKET_EGRESS = 1
 LISTEN_CLOSED = 1
+LISTEN_UNSEEN = 2
 _MADVISE = 4
 #: A stem is a hash: fewer bits of it do, and are a number for every reader of JSON.
 _SPARE_BITS = 12
@@ -129,6 +130,18 @@ class RawDevice(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bool = False
 
 
+class RawUnseen(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection of a watched port belongs to a cgroup that the kernel side was not told of.
+
+    `cgroup`: inode of its folder.
+    """
+
+    ts_ns: int
+    netns: int
+    port: int
+    cgroup: int
+
+
 class RawPacket(msgspec.Struct, frozen=True, kw_only=True):
     """A TCP segment of a watched port. `payload` may be shorter than `payload_len` bytes."""
 
@@ -160,6 +173,7 @@ Raw = (
     | RawCall
     | RawCached
     | RawDevice
+    | RawUnseen
     | RawPacket
 )
 
@@ -256,12 +270,16 @@ def _insert(data: bytes) -> Insert:
     return Insert(ts_ns=ts, end_ns=max(end, ts), dev=dev, ino=ino, pages=pages, tgid=tgid)
 
 
-def _listen(data: bytes) -> Listen | Unlisten:
+def _listen(data: bytes) -> Listen | Unlisten | RawUnseen:
     ts, tgid, _, _, _, flags = layouts.HEADER.packer.unpack_from(data)
-    conn = _conn_of(data)
+    conn, cgroup = _conn_of(data), int.from_bytes(data[-8:], "little")
+    if flags & LISTEN_UNSEEN:
+        return RawUnseen(ts_ns=ts, netns=conn.netns, port=conn.server_port, cgroup=cgroup)
     if flags & LISTEN_CLOSED:
         return Unlisten(ts_ns=ts, netns=conn.netns, port=conn.server_port)
-    return Listen(ts_ns=ts, tgid=tgid, netns=conn.netns, port=conn.server_port)
+    return Listen(
+        ts_ns=ts, tgid=tgid, netns=conn.netns, port=conn.server_port, cgroup=cgroup or None
+    )
 
 
 def _connect(data: bytes) -> Connect:
