@@ -42,15 +42,17 @@ class Engine:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ttft-engine", daemon=True)
         self.failed: Future[None] = Future()
+        self._open = 0
 
     @property
     def open_requests(self) -> int:
-        """Requests without an end yet."""
-        return len(self._pipeline.open_requests())
+        """Requests without an end yet, as of the last step; from any thread."""
+        return self._open
 
     def start(self, context: list[AnyRecord]) -> None:
         """Begin with `context` and what is running already."""
         self._take(context + self._live.begin())
+        self._open = len(self._pipeline.open_requests())
         self._thread.start()
 
     def stop(self) -> None:
@@ -110,6 +112,7 @@ class Engine:
         busy, waiting = self.open_requests > 0, self._pipeline.waiting
         for records in self._live.drain(busy=busy, waiting=waiting):
             self._take(records)
+        self._open = len(self._pipeline.open_requests())
         while not self._calls.empty():
             self._calls.get()()
 
