@@ -55,6 +55,7 @@ install: wheel ## install from this tree into $(PREFIX), as root, and start the 
 
 uninstall: ## undo `make install`; history and configuration stay
 	@$(PREFIX)/bin/ttft service uninstall
+	@$(PREFIX)/bin/ttft manual --remove /usr/local >/dev/null
 	rm -rf $(PREFIX) /usr/local/bin/ttft /usr/local/bin/ttftd
 
 clean: ## remove all that was made here, .venv and models too

@@ -89,16 +89,17 @@ def ttft(socket: str | None) -> None:
 
 @ttft.command(hidden=True)
 @click.argument("prefix", type=click.Path(path_type=Path))
-def manual(prefix: Path) -> None:
+@click.option("--remove", is_flag=True, help="Remove them instead.")
+def manual(prefix: Path, remove: bool) -> None:
     """Write man pages and completion scripts under PREFIX, as in /usr: for packages.
 
     \b
     Example:
       ttft manual debian/tmp/usr
     """
-    from tracer.commands.manual import install
+    from tracer.commands import manual as pages
 
-    install(prefix, ttft, ttftd)
+    (pages.remove if remove else pages.install)(prefix, ttft, ttftd)
 
 
 @click.group(context_settings=SETTINGS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,22 +76,35 @@ def _told(name: str, out: Made, folder: Path) -> Story:
     return story
 
 
+def _beside(work: Callable[[], Story]) -> Future[Story]:
+    """In a thread that ends, and its guest with it, when the run is given up."""
+    future: Future[Story] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 @pytest.fixture(scope="session")
 def guests(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Story]]]:
+) -> dict[str, Future[Story]]:
     """The stories that tests ask for, side by side: each guest has one processor."""
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     pack.DIST.mkdir(exist_ok=True)
     (package,), (archive,) = pack.debs([ARCH]), pack.bundles([ARCH])
     (wheel,) = pack.DIST.glob("ttft-*.whl")
     out = Made(package, archive, wheel)
-    with ThreadPoolExecutor(len(STORIES)) as pool:
-        yield {
-            name: pool.submit(_told, name, out, tmp_path_factory.mktemp(name))
-            for name in STORIES
-            if name in asked
-        }
+    return {
+        name: _beside(partial(_told, name, out, tmp_path_factory.mktemp(name)))
+        for name in STORIES
+        if name in asked
+    }
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,11 @@ CAPABILITIES = (
 #: The daemon does not begin without these.
 NEEDED = CAPABILITIES[:3]
 VENV = "/opt/pipx/venvs/ttft"
+#: Debian's own, unpacked once: read from its wheel it would be compiled at each call.
+_UNPACK_PIP = "python3 -m zipfile -e /usr/share/python-wheels/pip-*.whl /opt/pip"
 _PIP = (
-    "PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) python3 -m pip "
-    f"--python {VENV} install -q --no-index --find-links /mnt/out"
+    f"PYTHONPATH=/opt/pip {VENV}/bin/python -m pip --disable-pip-version-check"
+    " install -q --no-index --find-links /mnt/out"
 )
 _HASH = "sha256sum </var/lib/ttft/history.db"
 _STATE = "systemctl stop ttftd; schema 99; " + _HASH
@@ -96,7 +98,7 @@ def package_to_nothing(older: str, package: str) -> Steps:
 def wheel_from_nothing() -> Steps:
     """An older wheel, a session with it, each right taken away, the newer wheel over it."""
     steps = {
-        "pip": f"python3 -m venv --without-pip {VENV} && {_PIP} ttft=={OLDER}"
+        "pip": f"{_UNPACK_PIP} && python3 -m venv --without-pip {VENV} && {_PIP} ttft=={OLDER}"
         f" && ln -s {VENV}/bin/ttft /usr/local/bin/ttft",
         "dry": "ttft service install --dry-run; left",
         "not-root": "useradd -m eve; su eve -c 'ttft service install'",

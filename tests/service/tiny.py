@@ -1,6 +1,8 @@
-"""A model of a few megabytes that a real llama-server loads: small enough for emulated guests.
+"""A model of two megabytes that a real llama-server loads.
 
-It says nothing sensible; requests choose its words by `logit_bias`.
+Nearly all of it is a vocabulary that no prompt uses, as an emulated processor takes a second for
+what a real one does in a millisecond. It says nothing sensible; requests choose its words by
+`logit_bias`.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Sizes of its parts, as GGUF names them: about 6 MB.
-EMBEDDING, FEED_FORWARD, BLOCKS, HEADS, CONTEXT = 256, 512, 2, 4, 2048
+#: Sizes of its parts, as GGUF names them.
+EMBEDDING, FEED_FORWARD, BLOCKS, HEADS, CONTEXT = 64, 128, 1, 4, 2048
 _U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _ALIGNMENT = 32
 _LETTERS = [chr(code) for code in range(0x21, 0x7F)]
-TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *_LETTERS]
-_TYPES = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256, *[_NORMAL] * (1 + len(_LETTERS))]
+_UNUSED = [chr(0x4E00 + number) for number in range(8000)]
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_WORDS = ["\u2581", *_LETTERS, *_UNUSED]
+TOKENS = ["<unk>", "<s>", "</s>", *_BYTES, *_WORDS]
+_TYPES = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * len(_BYTES), *[_NORMAL] * len(_WORDS)]
 
 Shape = tuple[int, ...]
 

@@ -83,6 +83,10 @@ def test_they_are_written_under_a_prefix(
     assert Runner(capfdbinary)("manual", str(tmp_path)).code == 0
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert there == set(manual.files(cli.ttft, cli.ttftd))
+    (tmp_path / "share/man/man1/other.1").write_text("")
+    assert Runner(capfdbinary)("manual", "--remove", str(tmp_path)).code == 0
+    left = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == ["share/man/man1/other.1"]
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

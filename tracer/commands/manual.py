@@ -46,6 +46,13 @@ def install(prefix: Path, ttft: click.Group, ttftd: click.Group) -> None:
         say(str(path))
 
 
+def remove(prefix: Path, ttft: click.Group, ttftd: click.Group) -> None:
+    """Remove what `install` wrote; the folders may be others', too."""
+    for name in files(ttft, ttftd):
+        (prefix / name).unlink(missing_ok=True)
+        say(str(prefix / name))
+
+
 def files(ttft: click.Group, ttftd: click.Group) -> dict[str, str]:
     """Every file, by its path below the prefix."""
     found = {
