@@ -261,7 +261,7 @@ def _device(one: Json) -> str:
     if now and could and now != could:
         parts.append(f"PCIe {now}, could be {could}")
     when = "in the prompt" if one["prompt"] else "before the prompt"
-    told = ", ".join(parts) or "held, and not told of"
+    told = ", ".join(parts) or "held, no figures"
     return f"{one['name'] or one['source']} ({one['device']}), {when}: {told}"
 
 
