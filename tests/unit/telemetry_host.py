@@ -61,9 +61,9 @@ class Host:
     """Folders of a host; `places` is what the code under test is given."""
 
     def __init__(self, root: Path) -> None:
-        self.proc, self.sys = root / "proc", root / "sys"
+        self.proc, self.sys, self.dev = root / "proc", root / "sys", root / "dev"
         self._numbers: dict[str, tuple[int, int]] = {}
-        self.places = Places(self.proc, self.sys, self._number_of)
+        self.places = Places(self.proc, self.sys, self.dev, self._number_of)
         (self.proc).mkdir(parents=True)
         (self.sys).mkdir()
 
@@ -90,6 +90,7 @@ class Host:
 
     def nvidia(self, minor: int = 0, bus: str = BUS) -> None:
         """A device of NVIDIA's driver."""
+        self.write("dev/nvidiactl", "")
         self.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Module  595.45.04  x\n")
         self.write(
             f"proc/driver/nvidia/gpus/{bus}/information",

@@ -308,3 +308,12 @@ def test_doctor_says_what_to_install(host: Host, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (fact,) = facts(host.places)
     assert (fact.ok, fact.advice) == (None, "pip install nvidia-ml-py, where ttftd runs")
+
+
+def test_doctor_says_that_the_unit_has_no_devices(host: Host) -> None:
+    host.nvidia()
+    (host.dev / "nvidiactl").unlink()
+    (fact,) = facts(host.places, host.write("ld.so.cache", b"libnvidia-ml.so.1\0"))
+    assert (fact.ok, fact.missing) == (None, "clocks, memory and throttling of NVIDIA devices")
+    assert fact.value == "the device nodes are closed to it (driver 595.45.04)"
+    assert "DeviceAllow=char-nvidia rw" in (fact.advice or "")

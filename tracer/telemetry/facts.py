@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ LINKER_CACHE = Path("/etc/ld.so.cache")
 _LIBRARY = b"libnvidia-ml.so.1\0"
 _VERSION = re.compile(r"Module(?: for \w+)?\s+(\d[\d.]{1,20})")
 _DRIVERS = ("amdgpu", "i915", "xe")
+_OPEN = "in the unit: PrivateDevices=no, DeviceAllow=char-nvidia rw (docs/telemetry.md)"
 _WITHOUT = "clocks, memory and throttling of NVIDIA devices"
 
 
@@ -41,6 +43,10 @@ def _nvidia(at: Places, linker_cache: Path) -> list[Fact]:
     if not _linked(linker_cache):
         return [Fact("NVML", f"libnvidia-ml.so.1 is missing ({driver})", None, _WITHOUT,
                      "install the driver's management library, such as libnvidia-ml1")]  # fmt: skip
+    if not os.access(at.dev / "nvidiactl", os.R_OK | os.W_OK):
+        return [
+            Fact("NVML", f"the device nodes are closed to it ({driver})", None, _WITHOUT, _OPEN)
+        ]
     return [Fact("NVML", f"{PACKAGE}, {driver}; read while a request waits", True)]
 
 

@@ -39,6 +39,7 @@ class Places:
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
     number_of: Callable[[str], tuple[int, int] | None] = _number_of
 
 

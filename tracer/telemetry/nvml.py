@@ -238,8 +238,8 @@ def _words(error: BaseException) -> str:
 def _help(code: int | None) -> str:
     """What to do where it cannot be begun."""
     return {
-        4: "its device nodes are closed to ttftd (as a service: docs/service.md)",
-        9: "the driver is not loaded, or its device nodes are closed to ttftd",
+        4: "its device nodes are closed to ttftd (as a service: docs/telemetry.md)",
+        9: "the driver is not loaded, or its device nodes are closed to ttftd (docs/telemetry.md)",
         12: "install the driver's libnvidia-ml.so.1",
         18: "the driver was updated: restart the machine",
     }.get(code or 0, "it is tried again with later requests")
