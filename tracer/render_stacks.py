@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from tracer.render import COLUMNS, Json, Paint, columns
-from tracer.render_units import fit
 
 #: A stage is long above this share of the window, or so many milliseconds.
 _LONG_SHARE = 0.1
 _LONG_MS = 1000.0
 _MODULE = 24
-_NAME = COLUMNS - 6 - _MODULE - 4
-_WITHOUT = {"[made]": "code made while running", "[vdso]": "code of the kernel's"}
+_NAME = COLUMNS - 8 - _MODULE - 4
+_WITHOUT = {"[made]": "code made while running", "[vdso]": "the kernel's vdso"}
 
 
 def ran(answer: Json, paint: Paint) -> list[str]:
-    """Lines of `ttft show`; none where nothing was sampled, or an older daemon answers."""
+    """Lines of `ttft show`; none where it was not slow or nothing was sampled."""
+    if not answer["spike"]["is_spike"] and answer["ttft_ms"] is not None:
+        return []
     found = answer["evidence_detail"].get("stacks") or []
     spent = answer["stages_ms"]
     window = sum(answer["phases_ms"].values())
@@ -27,13 +28,21 @@ def ran(answer: Json, paint: Paint) -> list[str]:
 
 
 def _stage(stage: Json, paint: Paint) -> list[str]:
-    busy = f"{stage['processors']:.1f} processors busy, {stage['samples']} samples"
-    lines = [f"  {paint(stage['stage'].partition('.')[0], stage['stage'])}: {busy}"]
+    name, busy = stage["stage"], stage["processors"]
+    text = f": {busy:.1f} processors busy, {stage['samples']} samples"
+    lines = [f"  {paint(name.partition('.')[0], name)}{text}"]
+    for one in stage["modules"][:1]:
+        lines.append(columns([(_share(one), -8), (f"all of {_file(one['module'])}", COLUMNS - 12)]))
     for one in stage["functions"]:
-        module = one["module"]
-        name = one["function"] or _WITHOUT.get(module, "(code without a name)")
-        where = module if module.startswith("[") else module.rpartition("/")[2]
-        share = f"{100 * one['share']:.0f} %"
-        row = [(share, -6), (fit(name, _NAME), _NAME), (fit(where, _MODULE), _MODULE)]
-        lines.append(columns(row).rstrip())
+        called = one["function"] or "(without a name)"
+        row = [(_share(one), -8), (called, _NAME), (_file(one["module"]), _MODULE)]
+        lines.append(columns(row))
     return lines
+
+
+def _file(module: str) -> str:
+    return _WITHOUT.get(module) or module.rpartition("/")[2]
+
+
+def _share(one: Json) -> str:
+    return f"{100 * one['share']:.0f} %"

@@ -55,7 +55,7 @@ def _ran(item: Derived) -> dict[int, dict[str, Any]]:
 def _stage_args(one: Interval, ran: dict[str, Any] | None) -> dict[str, Any]:
     args: dict[str, Any] = {"estimate": True} if one.estimate else {}
     if ran is not None:
-        args |= {name: ran[name] for name in ("samples", "processors", "functions")}
+        args |= {name: ran[name] for name in ("samples", "processors", "modules", "functions")}
     return args
 
 

@@ -12,7 +12,6 @@ import fcntl
 import os
 import platform
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 
 from tracer.kernel import libbpf
@@ -20,7 +19,7 @@ from tracer.kernel import libbpf
 #: Samples a second on each processor: no divisor or multiple of what timers go by.
 HZ = 49
 #: And on all of them together, which bounds what sampling costs on a large host.
-HZ_ALL = 784
+HZ_ALL = 392
 
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
 _ATTR_SIZE = 112
@@ -69,10 +68,10 @@ def open_clock(cpu: int, hz: float) -> int:
 class Clocks:
     """One for each processor; KernelError where the kernel refuses them."""
 
-    def __init__(self, program: int, cpus: Iterable[int] | None = None) -> None:
-        """`program`: descriptor of what runs at each tick."""
-        chosen = list(processors() if cpus is None else cpus)
-        self.hz = hz_of(len(chosen))
+    def __init__(self, program: int, hz: float | None = None) -> None:
+        """`program`: descriptor of what runs at each tick. `hz` None: as their number allows."""
+        chosen = processors()
+        self.hz = hz_of(len(chosen)) if hz is None else hz
         self.ticking = False
         self._fds: list[int] = []
         for cpu in chosen:

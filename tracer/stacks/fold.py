@@ -16,8 +16,9 @@ from tracer.derived import Interval, Phases
 from tracer.evidence import Evidence
 from tracer.records import Samples
 
-#: Functions told of each stage, and fewer samples than this say nothing.
+#: Functions and modules told of each stage, and fewer samples than this say nothing.
 TOP = 5
+TOP_MODULES = 3
 FEW = 5
 _CALLERS = 3
 #: Phases in which others' runners are what is waited for.
@@ -40,12 +41,21 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     callers: tuple[str, ...] = ()
 
 
+class Module(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that code ran from."""
+
+    module: str
+    samples: int
+    share: float
+
+
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """`processors`: how many were kept busy on average. `functions`: the most frequent first."""
+    """`processors`: how many were kept busy on average. The most frequent come first."""
 
     stage: str
     samples: int
     processors: float
+    modules: tuple[Module, ...]
     functions: tuple[Function, ...]
 
 
@@ -71,6 +81,7 @@ def stages(evidence: Evidence, phases: Phases) -> tuple[Stage, ...]:
             stage=stage,
             samples=counted.total(),
             processors=round(periods[stage] / max(1, phases.stages_ns.get(stage, 0)), 2),
+            modules=_modules(counted),
             functions=_functions(counted, names),
         )
         for stage, counted in found.items()
@@ -125,6 +136,18 @@ def _stacks(samples: Samples) -> Iterator[tuple[int, Frames]]:
     for count, *frames in samples.stacks:
         pairs = zip(frames[::2], frames[1::2], strict=True)
         yield count, tuple((samples.modules[m], offset) for m, offset in pairs)
+
+
+def _modules(counted: Counter[Frames]) -> tuple[Module, ...]:
+    total = counted.total()
+    sums: Counter[str] = Counter()
+    for frames, count in counted.items():
+        sums[frames[0][0]] += count
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Module(module=module, samples=count, share=round(count / total, 4))
+        for module, count in ordered[:TOP_MODULES]
+    )
 
 
 def _functions(counted: Counter[Frames], names: dict[Place, str]) -> tuple[Function, ...]:

@@ -19,6 +19,9 @@ def told(derived: Derived) -> list[Json] | None:
             "stage": stage.stage,
             "samples": stage.samples,
             "processors": stage.processors,
+            "modules": [
+                {"module": m.module, "samples": m.samples, "share": m.share} for m in stage.modules
+            ],
             "functions": [_function(one) for one in stage.functions],
         }
         for stage in stages(derived.evidence, derived.phases)

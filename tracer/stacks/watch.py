@@ -40,14 +40,22 @@ class StackWatch:
     """Owned by the engine's thread. Without the program, or `off`, all of it does nothing.
 
     The clocks are made when they are first wanted. `left_out`: samples that found no room.
+    `hz`: as tracer/stacks/clock.py has it.
     """
 
     def __init__(
-        self, kernel: Kernel, when: When, say: Callable[[str], None], *, off: bool = False
+        self,
+        kernel: Kernel,
+        when: When,
+        say: Callable[[str], None],
+        *,
+        off: bool = False,
+        hz: float | None = None,
     ) -> None:
         self._kernel = kernel
         self._when = when
         self._say = say
+        self._hz = hz
         self._off = off or SAMPLER not in kernel.probes.programs
         self._clocks: Clocks | None = None
         self.mappings = Mappings()
@@ -89,7 +97,7 @@ class StackWatch:
         if self._clocks is None:
             program = self._kernel.probes.programs[SAMPLER].handle
             try:
-                self._clocks = Clocks(libbpf.program_fd(program))
+                self._clocks = Clocks(libbpf.program_fd(program), self._hz)
             except KernelError as error:
                 self._off = True
                 self._kernel.probes.missing[SAMPLER] = error.message
