@@ -10,7 +10,7 @@
 #include "files.bpf.h"
 
 #define DEVICE_SLOW_NS 10000000ull  /* such a call is a record of its own */
-#define DEVICE_GAP_NS 50000000ull   /* a longer silence ends a run */
+#define DEVICE_GAP_NS 10000000ull   /* a longer silence ends a run */
 #define DEVICE_MAX_NS 1000000000ull /* a longer run is cut */
 #define DEVICE_BYTES_MAX (1ull << 48)
 #define POLLED 8 /* descriptors of a poll that are looked at */

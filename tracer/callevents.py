@@ -122,3 +122,42 @@ def _prune(every: dict[int, dict[CallKey, _Call]], horizon_ns: int) -> int:
             del runs[key]
         over -= cut
     return dropped
+
+
+def thinned(calls: list[DeviceCall], most: int) -> list[DeviceCall]:
+    """No more than `most` runs of driver calls, if it can be: like ones joined, sums kept.
+
+    First those near to each other, then also those of different threads.
+    """
+    if len(calls) <= most:
+        return calls
+    begin = min(c.ts_ns for c in calls)
+    whole = max(c.end_ns for c in calls) - begin + 1
+    found = calls
+    for parts, threads in ((64, True), (64, False), (4, False)):
+        groups: dict[tuple[object, ...], list[DeviceCall]] = {}
+        for c in calls:
+            part = (c.ts_ns - begin) * parts // whole
+            key = (c.tgid, c.tid if threads else 0, c.device, c.driver, c.what, part)
+            groups.setdefault(key, []).append(c)
+        found = [_joined(mine) for mine in groups.values()]
+        if len(found) <= most:
+            break
+    return sorted(found, key=lambda c: (c.ts_ns, c.tid, c.device, c.what))
+
+
+def _joined(calls: list[DeviceCall]) -> DeviceCall:
+    """One run of all; threads at once may have been in calls for longer than it lasted."""
+    first, last = calls[0], max(calls, key=lambda c: c.end_ns)
+    sizes = [c.bytes for c in calls if c.bytes is not None]
+    busy = sum(c.busy_ns for c in calls)
+    return msgspec.structs.replace(
+        first,
+        end_ns=last.end_ns,
+        count=sum(c.count for c in calls),
+        busy_ns=min(busy, last.end_ns - first.ts_ns),
+        bytes=sum(sizes) if sizes else None,
+        failed=sum(c.failed for c in calls),
+        number=last.number,
+        first=any(c.first for c in calls),
+    )

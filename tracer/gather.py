@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracer.callevents import thinned
 from tracer.evidence import Evidence, Exchange, Life, Other
 from tracer.exchanges import Talk
 from tracer.fileevents import MIB, FileKey
@@ -55,7 +56,7 @@ class Gatherer:
         until_ns = self._end_ns if token_ns is None else min(token_ns, self._end_ns)
         calls = world.calls.calls(tgids, self._start_ns, until_ns)
         cut += max(0, len(calls) - MAX_CALLS)
-        devices = world.calls.devices(tgids, self._start_ns, until_ns)
+        devices = thinned(world.calls.devices(tgids, self._start_ns, until_ns), MAX_CALLS)
         cut += max(0, len(devices) - MAX_CALLS)
         hop = serving(talk)
         return Evidence(

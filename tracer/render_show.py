@@ -18,6 +18,8 @@ _ENDED = {
     "open": "still open",
 }
 
+#: Classes of driver calls that are named.
+_CLASSES = 4
 _THIN = {"\u2588": "\u2501"}
 """What stages are drawn with, beside what phases are."""
 
@@ -207,7 +209,7 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
         ("weights", ": ".join(text for text in (names, bytes_in) if text)),
         ("page faults", _pair(facts, "major_faults", "major", "minor_faults", "minor")),
         ("processes", _pair(facts, "processes_started", "started", "processes_exited", "exited")),
-        ("GPU calls", "" if facts["gpu_calls"] is None else str(facts["gpu_calls"])),
+        ("driver calls", _driver_calls(facts, answer["evidence_detail"])),
         *_work(answer["evidence_detail"]),
         *(("device", _device(one)) for one in answer["evidence_detail"].get("telemetry", ())),
         ("reclaim", "" if facts["reclaim_ms"] is None else duration(facts["reclaim_ms"])),
@@ -217,6 +219,24 @@ def _facts(answer: Json) -> list[tuple[str, str]]:
         ("started by", _trigger(answer)),
         *_files(answer["evidence_detail"]["files"]),
     ]
+
+
+def _driver_calls(facts: Json, detail: Json) -> str:
+    """How many, and by class those that took longest."""
+    if facts["gpu_calls"] is None and not detail.get("devices"):
+        return ""
+    sums: dict[str, list[float]] = {}
+    for one in detail.get("devices", ()):
+        held = sums.setdefault(one["what"], [0, 0.0, 0])
+        for n, name in enumerate(("count", "busy_ms", "bytes")):
+            held[n] += one[name] or 0
+    ordered = sorted(sums.items(), key=lambda pair: -pair[1][1])[:_CLASSES]
+    parts = [
+        f"{what} {count:.0f} in {duration(busy)}" + (f" ({size(int(brought))})" if brought else "")
+        for what, (count, busy, brought) in ordered
+    ]
+    whole = "in part" if facts["gpu_calls"] is None else str(facts["gpu_calls"])
+    return ": ".join(text for text in (whole, ", ".join(parts)) if text)
 
 
 def _work(detail: Json) -> list[tuple[str, str]]:

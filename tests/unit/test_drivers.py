@@ -28,6 +28,7 @@ from tracer import answers, drivers, phases, scene, timeline
 from tracer.derive import derive
 from tracer.evidence import Evidence
 from tracer.fileevents import MIB
+from tracer.callevents import thinned
 from tracer.records import Armed, Call, DeviceCall, DeviceWhat
 
 ON = Armed(ts_ns=ns(-1000), group="devices", on=True, why="process")
@@ -37,6 +38,8 @@ def did(
     at: float, what: DeviceWhat, took: float, *, n: int = 1, end: float | None = None,
     device: str = "nvidia0", tgid: int = NEW, tid: int = NEW, **kw: Any,
 ) -> DeviceCall:  # fmt: skip
+OFF = Armed(ts_ns=ns(-2000), group="devices", on=False)
+
     """`n` calls from `at` to `end`, in which they took so many milliseconds in all."""
     return DeviceCall(
         ts_ns=ns(at), end_ns=ns(at + took if end is None else end), tgid=tgid, tid=tid,
@@ -162,7 +165,7 @@ def gpu_calls(*armed: Armed, devices: tuple[DeviceCall, ...] = ()) -> int | None
 def test_calls_are_counted_where_they_were_seen() -> None:
     """Null without a device, with the probes off, or with them late; never 0 then."""
     some = (did(2, "query", 1, n=7), did(4, "submit", 1, n=5), did(6, "sync", 1, n=3, tgid=999))
-    off = Armed(ts_ns=ns(-2000), group="devices", on=False)
+    off = OFF
     late = Armed(ts_ns=ns(15), group="devices", on=True, why="slow")
     with_it = Armed(ts_ns=ns(1), group="devices", on=True, why="arrival")
     quiet = Armed(ts_ns=ns(10), group="devices", on=False, why="quiet")
@@ -178,6 +181,11 @@ def test_calls_are_counted_where_they_were_seen() -> None:
 def test_calls_before_the_request_are_not_its_own() -> None:
     before, across = did(-20, "query", 1, n=70), did(-10, "sync", 1, n=20, end=10)
     assert gpu_calls(ON, devices=(before, across)) == 10
+
+
+def test_a_request_shorter_than_what_may_be_missed() -> None:
+    e = warm_router(request=request(first_token=3, end=4), hop=None, armed=(OFF,))
+    assert not drivers.known(e, ns(0), ns(3))
 
 
 def test_answer_has_them_by_device_and_class() -> None:
@@ -233,3 +241,59 @@ def test_where_nobody_was_to_serve_it() -> None:
     e = evidence(request(end=50, why="client_gone"), lives=(life(NEW, "beta"),), armed=(ON,))
     assert derive(e).facts.gpu_calls is None
     assert drivers.brought_up(scene.of(e)) == []
+
+
+def test_show_names_the_longest_classes() -> None:
+    """Of many calls, and of those that were seen only in part."""
+    e = warm_router(
+        armed=(ON,),
+        devices=(
+            did(2, "open", 3), did(6, "allocate", 2, n=4, bytes=3 * MIB), did(9, "query", 1, n=90),
+            did(11, "free", 0.5), did(12, "sync", 0.25),
+        ),
+    )  # fmt: skip
+    d = derive(e)
+    lines = "\n".join(show({**answers.answer(d), **answers.detail(d)}))
+    assert "driver calls  97: open 1 in 3.00 ms, allocate 4 in 2.00 ms (3.15 MB)," in lines
+    assert "sync" not in lines
+    late = derive(msgspec.structs.replace(e, armed=()))
+    assert "driver calls  in part: open 1" in "\n".join(
+        show({**answers.answer(late), **answers.detail(late)})
+    )
+    none = derive(warm_router())
+    assert "driver calls" not in "\n".join(show({**answers.answer(none), **answers.detail(none)}))
+
+
+def test_trace_has_them_on_their_threads() -> None:
+    e = router(devices=(did(70, "open", 25, first=True, number=0x2B),))
+    events = orjson.loads(chrome.dump([derive(e)]))["traceEvents"]
+    (event,) = (x for x in events if x.get("cat") == "driver")
+    at = (event["name"], event["ph"], event["dur"], event["pid"])
+    assert at == ("open nvidia0", "X", 25000, NEW)
+    assert event["args"] == {
+        "driver": "nvidia", "count": 1, "failed": 0, "bytes": None, "busy_ms": 25.0,
+        "number": "0x2b",
+    }  # fmt: skip
+    assert check(load(chrome.dump([derive(e)]))) == []
+
+
+@given(some_calls, st.integers(1, 6))
+def test_many_runs_are_joined_and_none_is_lost(calls: list[DeviceCall], most: int) -> None:
+    calls.sort(key=lambda c: (c.ts_ns, c.tid, c.device, c.what))
+    found = thinned(calls, most)
+    assert found == calls or len(found) <= len(calls)
+    for name in ("count", "failed"):
+        assert sum(getattr(c, name) for c in found) == sum(getattr(c, name) for c in calls)
+    assert sum(c.bytes or 0 for c in found) == sum(c.bytes or 0 for c in calls)
+    assert all(0 <= c.busy_ns <= c.end_ns - c.ts_ns for c in found)
+    assert {(c.tgid, c.what) for c in found} == {(c.tgid, c.what) for c in calls}
+
+
+def test_a_long_load_keeps_its_slow_calls_apart() -> None:
+    """Ten thousand runs of one thread become a few, in order."""
+    calls = [did(i * 10, "query", 1, n=3) for i in range(10_000)]
+    found = thinned([*calls, did(500, "open", 900)], 1000)
+    assert sum(c.count for c in found) == 30_001
+    assert len(found) == 65
+    (opened,) = (c for c in found if c.what == "open")
+    assert opened.busy_ns == 900 * MS

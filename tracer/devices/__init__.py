@@ -10,8 +10,8 @@ From the kernel to the answer:
   as long as there is any device: without one nothing is attached.
 - `bpf/devices.bpf.c` sees open, ioctl, mmap, poll and close on those nodes (`inode.i_rdev`, so
   the path and the container do not matter) and gives `struct ttft_device` (kind `device`). Like
-  calls of one thread on one device are a run, cut after 50 ms of silence or a second; so there
-  are at most some twenty records a second for each, whatever the rate. A call of 10 ms or more, and
+  calls of one thread on one device are a run, cut after 10 ms of silence or a second; so there
+  are at most a hundred records a second for each, whatever the rate. A call of 10 ms or more, and
   the first open of a device by a process, is a record of its own at once. What still grows is in
   the map `device_runs`.
 - `runs.py` makes `DeviceCall` records of both. Count, time in the call and bytes (where an

@@ -21,7 +21,7 @@ from tracer.export import counters
 from tracer.export.requests import hop_slice, marks, request_slice, union, work_of
 from tracer.export.shared import Shared, began, merge
 from tracer.export.tracks import MAX_ID, Slice, Trace, Track, spread
-from tracer.records import Open, Span
+from tracer.records import DeviceCall, Open, Span
 
 SIGNALS = {
     1: "SIGHUP",
@@ -115,6 +115,7 @@ def _process(whole: Trace, sort: int, tgid: int, shared: Shared) -> None:
         main = tid == tgid
         track = whole.real_thread(tgid, tid, comm if main else f"thread {tid}")
         spans = [_span_slice(one, shared) for one in did if isinstance(one, Span)]
+        spans += [_driver_slice(one) for one in did if isinstance(one, DeviceCall)]
         further = partial(overflow.lane, track, tid)
         spread(whole, spans, further, around if main else ())
         for one in did:
@@ -154,6 +155,20 @@ def _span_slice(span: Span, shared: Shared) -> Slice:
         args["advice"] = span.advice
     name = f"{span.op} {shared.label(span.dev, span.ino)}"
     return Slice(span.ts_ns, max(span.end_ns, span.ts_ns), name, "file", args)
+
+
+def _driver_slice(call: DeviceCall) -> Slice:
+    """A call into a driver that took long, or a run of like ones."""
+    args = {
+        "driver": call.driver,
+        "count": call.count,
+        "failed": call.failed,
+        "bytes": call.bytes,
+        "busy_ms": round(call.busy_ns / 1e6, 6),
+        "number": None if call.number is None else hex(call.number),
+    }
+    name = f"{call.what} {call.device}"
+    return Slice(call.ts_ns, max(call.end_ns, call.ts_ns), name, "driver", args)
 
 
 def _lives(whole: Trace, tgid: int, comm: str, lives: list[Life], shared: Shared) -> list[Slice]:

@@ -10,10 +10,11 @@ import msgspec
 
 from tracer.derived import Derived
 from tracer.evidence import Evidence, Life
-from tracer.records import File, Insert, Memory, Open, Resident, Span, Telemetry
+from tracer.records import DeviceCall, File, Insert, Memory, Open, Resident, Span, Telemetry
 
 FileKey = tuple[int, int]
-Run = TypeVar("Run", Span, Insert)
+Run = TypeVar("Run", Span, Insert, DeviceCall)
+Did = Span | Open | DeviceCall
 Fact = TypeVar("Fact", Open, Resident, Memory, Telemetry)
 
 
@@ -22,7 +23,7 @@ class Shared:
     """The union of the evidence of some requests, in order of time.
 
     `start_ns` to `end_ns` is the time the requests and their evidence cover. `threads` is
-    what each thread of a tgid did to files, `roles` what a tgid was to the requests.
+    what each thread of a tgid did to files and devices, `roles` what a tgid was to the requests.
     """
 
     start_ns: int
@@ -30,7 +31,7 @@ class Shared:
     lives: dict[int, list[Life]]
     files: dict[FileKey, File]
     spans: list[Span]
-    threads: dict[int, dict[int, list[Span | Open]]]
+    threads: dict[int, dict[int, list[Did]]]
     inserts: list[Insert]
     resident: list[Resident]
     memory: list[Memory]
@@ -56,6 +57,9 @@ def merge(items: Sequence[Derived]) -> Shared:
     spans = _latest(
         ((one.tid, one.dev, one.ino, one.op, one.ts_ns), one) for e in evidences for one in e.spans
     )
+    driven = _latest(
+        ((one.tid, one.device, one.what, one.ts_ns), one) for e in evidences for one in e.devices
+    )
     inserts = _latest(((one.dev, one.ino, one.ts_ns), one) for e in evidences for one in e.inserts)
     start_ns, end_ns = _bounds(items)
     shared = Shared(
@@ -64,7 +68,7 @@ def merge(items: Sequence[Derived]) -> Shared:
         lives=_lives(evidences),
         files=_files(evidences),
         spans=spans,
-        threads=_threads(spans, _once(one for e in evidences for one in e.opens)),
+        threads=_threads(spans, _once(one for e in evidences for one in e.opens), driven),
         inserts=inserts,
         resident=_once(one for e in evidences for one in e.resident),
         memory=_once(one for e in evidences for one in e.memory),
@@ -87,9 +91,11 @@ def _once(records: Iterable[Fact]) -> list[Fact]:
     return sorted(dict.fromkeys(records), key=lambda one: one.ts_ns)
 
 
-def _threads(spans: list[Span], opens: list[Open]) -> dict[int, dict[int, list[Span | Open]]]:
-    threads: dict[int, dict[int, list[Span | Open]]] = {}
-    did: list[Span | Open] = [*opens, *spans]
+def _threads(
+    spans: list[Span], opens: list[Open], driven: list[DeviceCall]
+) -> dict[int, dict[int, list[Did]]]:
+    threads: dict[int, dict[int, list[Did]]] = {}
+    did: list[Did] = [*opens, *spans, *driven]
     for one in did:
         threads.setdefault(one.tgid, {}).setdefault(one.tid, []).append(one)
     return threads
@@ -107,7 +113,8 @@ def _bounds(items: Iterable[Derived]) -> tuple[int, int]:
         evidence = item.evidence
         starts.append(evidence.request.arrival_ns)
         ends.append(request_end(item))
-        runs: tuple[Span | Insert, ...] = (*evidence.spans, *evidence.inserts)
+        runs: list[Span | Insert | DeviceCall]
+        runs = [*evidence.spans, *evidence.inserts, *evidence.devices]
         starts.extend(one.ts_ns for one in runs)
         ends.extend(one.end_ns for one in runs)
         if evidence.hop is not None and evidence.hop.end_ns is not None:
