@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import msgspec
+
 from tracer.records import AnyRecord, Cached, Call, DeviceCall, Library
 
 MAX_CALLS = 20_000

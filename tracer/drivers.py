@@ -48,7 +48,8 @@ class Used(msgspec.Struct, frozen=True):
 def known(e: Evidence, start_ns: int, end_ns: int) -> bool:
     """Whether driver calls were seen all that time: there is a device, and the probes were on."""
     told = any(a.group == GROUP for a in e.armed)
-    return told and all(end <= start_ns + _LATE_NS for _, end in off(e, GROUP, start_ns, end_ns))
+    latest = min(start_ns + _LATE_NS, end_ns - 1)
+    return told and all(end <= latest for _, end in off(e, GROUP, start_ns, end_ns))
 
 
 def count(scene: Scene, tgids: frozenset[int]) -> int:

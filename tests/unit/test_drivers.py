@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,22 +26,25 @@ from tests.unit.evidence_build import (
     span,
 )
 from tests.unit.scenarios import cold_router, router, warm_router
+from tests.unit.trace_rules import check, load
 from tracer import answers, drivers, phases, scene, timeline
+from tracer.callevents import thinned
 from tracer.derive import derive
 from tracer.evidence import Evidence
+from tracer.export import chrome
 from tracer.fileevents import MIB
-from tracer.callevents import thinned
 from tracer.records import Armed, Call, DeviceCall, DeviceWhat
+from tracer.render_show import show
 
 ON = Armed(ts_ns=ns(-1000), group="devices", on=True, why="process")
+
+OFF = Armed(ts_ns=ns(-2000), group="devices", on=False)
 
 
 def did(
     at: float, what: DeviceWhat, took: float, *, n: int = 1, end: float | None = None,
     device: str = "nvidia0", tgid: int = NEW, tid: int = NEW, **kw: Any,
 ) -> DeviceCall:  # fmt: skip
-OFF = Armed(ts_ns=ns(-2000), group="devices", on=False)
-
     """`n` calls from `at` to `end`, in which they took so many milliseconds in all."""
     return DeviceCall(
         ts_ns=ns(at), end_ns=ns(at + took if end is None else end), tgid=tgid, tid=tid,
@@ -178,14 +183,14 @@ def test_calls_are_counted_where_they_were_seen() -> None:
     assert gpu_calls(ON) == 0
 
 
-def test_calls_before_the_request_are_not_its_own() -> None:
-    before, across = did(-20, "query", 1, n=70), did(-10, "sync", 1, n=20, end=10)
-    assert gpu_calls(ON, devices=(before, across)) == 10
-
-
 def test_a_request_shorter_than_what_may_be_missed() -> None:
     e = warm_router(request=request(first_token=3, end=4), hop=None, armed=(OFF,))
     assert not drivers.known(e, ns(0), ns(3))
+
+
+def test_calls_before_the_request_are_not_its_own() -> None:
+    before, across = did(-20, "query", 1, n=70), did(-10, "sync", 1, n=20, end=10)
+    assert gpu_calls(ON, devices=(before, across)) == 10
 
 
 def test_answer_has_them_by_device_and_class() -> None:
