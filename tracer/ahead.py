@@ -1,7 +1,9 @@
-"""Watches a port as soon as a server opens it, before the records of that come to their turn.
+"""Does at once what the first requests of a server need, before its records come to their turn.
 
 Who listens may be a server that no program name gave away; only a look at the process tells.
-On a busy host the engine takes that look too late for the first requests.
+And segments are seen only in the cgroups of servers (tracer/kernel/placing.py): of one that
+starts, or whose socket is in another cgroup, the kernel side has to be told. On a busy host the
+engine does both too late for the first requests.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from typing import Protocol
 
 from tracer.errors import KernelError, RecordError
 from tracer.kernel import layouts, wire
+from tracer.kernel.wire import RawUnseen
 from tracer.records import Listen
 
 _KIND_AT = {name: at for name, at, _ in layouts.HEADER.members()}["kind"]
 _LISTEN = next(n for n, kind in layouts.KINDS.items() if kind == "listen")
+_EXEC = next(n for n, kind in layouts.KINDS.items() if kind == "exec")
 
 
 class Ports(Protocol):
@@ -24,24 +28,41 @@ class Ports(Protocol):
     def watch_port(self, netns: int, port: int) -> None: ...
 
 
+class Places(Protocol):
+    """What is asked of tracer/kernel/placing.py."""
+
+    def process(self, tgid: int) -> None: ...
+    def socket(self, port: tuple[int, int], inode: int, tgid: int | None = None) -> None: ...
+
+
 class Ahead:
     """`hear()` what came out of the rings, in whichever thread took it, as soon as it is there.
 
     `serves` says whether a process that listens is a server's, from any thread.
     """
 
-    def __init__(self, ports: Ports, serves: Callable[[Listen], bool]) -> None:
+    def __init__(self, ports: Ports, serves: Callable[[Listen], bool], places: Places) -> None:
         self._ports = ports
         self._serves = serves
+        self._places = places
 
     def hear(self, fresh: list[bytes]) -> None:
-        """Watch the ports that servers opened."""
+        """Watch the ports that servers opened, and what is in their cgroups."""
         for data in fresh:
-            if len(data) > _KIND_AT and data[_KIND_AT] == _LISTEN:
-                with suppress(RecordError, KernelError):  # its turn comes, and tells
-                    self._listens(data)
+            if len(data) <= _KIND_AT or data[_KIND_AT] not in (_LISTEN, _EXEC):
+                continue
+            with suppress(RecordError, KernelError):  # its turn comes, and tells
+                if data[_KIND_AT] == _EXEC:
+                    self._places.process(layouts.HEADER.packer.unpack_from(data)[1])
+                else:
+                    self._listens(wire.decode(data))
 
-    def _listens(self, data: bytes) -> None:
-        listen = wire.decode(data)
-        if isinstance(listen, Listen) and self._serves(listen):
-            self._ports.watch_port(listen.netns, listen.port)
+    def _listens(self, raw: wire.Raw) -> None:
+        if isinstance(raw, RawUnseen):
+            self._places.socket((raw.netns, raw.port), raw.cgroup)
+        elif isinstance(raw, Listen) and self._serves(raw):
+            if raw.cgroup is None:
+                self._places.process(raw.tgid)
+            else:
+                self._places.socket((raw.netns, raw.port), raw.cgroup, raw.tgid)
+            self._ports.watch_port(raw.netns, raw.port)

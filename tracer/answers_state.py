@@ -44,6 +44,8 @@ class Probe(_State, frozen=True):
     """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then.
 
     `why`, `since_s`: for one that comes and goes, what for (tracer/arming.py) and how long ago.
+    `cgroups`: where it is attached, for one that is attached to cgroups; `root_because`: why it is
+    attached to the root of all, where it is.
     """
 
     group: str
@@ -53,6 +55,8 @@ class Probe(_State, frozen=True):
     unseen: str | None = None
     why: str | None = None
     since_s: float | None = None
+    cgroups: tuple[str, ...] | None = None
+    root_because: str | None = None
 
 
 class Cost(_State, frozen=True):

@@ -108,7 +108,7 @@ class Daemon:
         self._overview = Overview(store.models())
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
-        kernel.rings.hear = Ahead(kernel, self._discovery.serves).hear
+        kernel.rings.hear = Ahead(kernel, self._discovery.serves, kernel.probes.placement).hear
         self._armer = self._make_armer()
         catalogue = Catalogue(shipped(), config.library)
         self._libraries = LibraryWatch(kernel, catalogue, log, off="libs" in config.probes.off)
@@ -166,6 +166,7 @@ class Daemon:
 
         self._loop.add_signal_handler(signal.SIGHUP, hangup)
         self._engine.start(self._context())
+        self._kernel.follow_servers()
         # A thread that died is worth a restart, not half a daemon.
         threads = (self._engine.failed, self._backlog.failed)
         for failed in threads:
@@ -331,6 +332,8 @@ class Daemon:
                 required=group.required,
                 off_because=group.off_because,
                 unseen=group.unseen,
+                cgroups=None if group.places is None else group.places.groups,
+                root_because=None if group.places is None else group.places.because,
             )
         return Probe(
             group=group.group,
@@ -370,7 +373,8 @@ class Daemon:
     def doctor(self) -> list[Fact]:
         facts = features.facts(self._btf, self._kernel.probes.selection)
         driven = driver_facts(self._config.devices.nodes)
-        return [*facts, names_fact(), *driven, *device_facts()]
+        places = Fact("requests", f"seen in sockets {self._kernel.probes.placement.places}")
+        return [*facts, places, names_fact(), *driven, *device_facts()]
 
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump

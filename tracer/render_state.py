@@ -56,6 +56,8 @@ def _probes(probes: list[Json], paint: Paint) -> list[str]:
     attached = [probe for probe in probes if probe["attached"]]
     lines = [f"Probes   {len(attached)} of {len(probes)} groups attached"]
     for probe in probes:
+        if probe.get("cgroups") is not None:
+            lines += [paint("dim", line) for line in _in_cgroups(probe)]
         if probe.get("why") is not None:
             lines += [paint("dim", line) for line in _comes_and_goes(probe)]
             continue
@@ -77,6 +79,14 @@ def _comes_and_goes(probe: Json) -> list[str]:
     if not probe["attached"]:
         text += "; on when a model may be loading"
     return wrap(text, COLUMNS, " " * 9, " " * 11)
+
+
+def _in_cgroups(probe: Json) -> list[str]:
+    """Where a group is attached that others pay for by their cgroup."""
+    where = ", ".join(probe["cgroups"]) or "none yet, there is no server"
+    if probe["root_because"] is not None:
+        where = f"all of them, as {probe['root_because']}"
+    return wrap(f"{probe['group']}: of cgroups {where}", COLUMNS, " " * 9, " " * 11)
 
 
 _LOST_ADVICE = {

@@ -1,8 +1,9 @@
-"""Ports of servers are watched as soon as their records are out of the ring."""
+"""Ports and cgroups of servers are watched as soon as their records are out of the ring."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -15,33 +16,70 @@ from tracer.kernel import layouts
 from tracer.records import Listen
 
 NETNS, PORT = 4026531840, 8080
-LISTEN = 10
+LISTEN, EXEC = 10, 2
+CLOSED, UNSEEN = 1, 2
 
 
-def listens(tgid: int, port: int = PORT, *, closed: bool = False, kind: int = LISTEN) -> bytes:
+def listens(
+    tgid: int, port: int = PORT, *, flags: int = 0, kind: int = LISTEN, cgroup: int = 0
+) -> bytes:
     server, client, netns, _, client_port, family = conn(V4, 4)
     where = (server, client, netns, port, client_port, family)
-    return layouts.LISTEN.packer.pack(1, tgid, tgid, kind, 0, int(closed), *where, 0, 0)
+    return layouts.LISTEN.packer.pack(1, tgid, tgid, kind, 0, flags, *where, 0, cgroup)
+
+
+@dataclass
+class Places:
+    """Notes whose cgroups are to be seen."""
+
+    processes: list[int] = field(default_factory=list)
+    sockets: list[tuple[tuple[int, int], int, int | None]] = field(default_factory=list)
+
+    def process(self, tgid: int) -> None:
+        self.processes.append(tgid)
+
+    def socket(self, port: tuple[int, int], inode: int, tgid: int | None = None) -> None:
+        self.sockets.append((port, inode, tgid))
 
 
 def test_a_server_known_by_its_port_is_watched_at_once_and_told_later() -> None:
-    kernel = Noted()
+    kernel, places = Noted(), Places()
     discovery = Discovery(kernel, [Rule(name="by port", port=PORT)])
     me = os.getpid()
     connects = listens(me, PORT + 1, kind=LISTEN + 1)
-    Ahead(kernel, discovery.serves).hear([connects, listens(me), b"", b"\x0a" * 30])
+    ahead = Ahead(kernel, discovery.serves, places)
+    ahead.hear([connects, listens(me), b"", b"\x0a" * 30])
     assert kernel.ports == {(NETNS, PORT)}
     assert kernel.watched == set()
+    assert places == Places(processes=[me])
     assert discovery.translate(Listen(ts_ns=1, tgid=me, netns=NETNS, port=PORT))
     assert kernel.watched == {me}
 
 
-@pytest.mark.parametrize("data", [listens(os.getpid(), 8081), listens(os.getpid(), closed=True)])
+@pytest.mark.parametrize(
+    "data", [listens(os.getpid(), 8081, cgroup=77), listens(os.getpid(), flags=CLOSED, cgroup=77)]
+)
 def test_a_stranger_is_not_and_a_port_that_closes_is_not(data: bytes) -> None:
-    kernel = Noted()
+    kernel, places = Noted(), Places()
     discovery = Discovery(kernel, [Rule(name="by port", port=PORT)])
-    Ahead(kernel, discovery.serves).hear([data])
+    Ahead(kernel, discovery.serves, places).hear([data])
     assert kernel.ports == set()
+    assert places == Places()
+
+
+def test_cgroups_of_sockets_that_listen_and_of_connections_that_nobody_named() -> None:
+    places = Places()
+    ahead = Ahead(Noted(), lambda listen: listen.tgid == 5, places)
+    unseen = listens(0, flags=UNSEEN, cgroup=78)
+    ahead.hear([listens(5, cgroup=77), listens(6, cgroup=79), unseen])
+    assert places == Places(sockets=[((NETNS, PORT), 77, 5), ((NETNS, PORT), 78, None)])
+
+
+def test_the_cgroup_of_a_program_that_starts() -> None:
+    places = Places()
+    started = layouts.EXEC.packer.pack(1, 41, 42, EXEC, 0, 0, b"llama-server", b"")
+    Ahead(Noted(), lambda _: False, places).hear([started])
+    assert places == Places(processes=[41])
 
 
 def test_a_kernel_that_has_no_room_ends_nothing() -> None:
@@ -49,4 +87,4 @@ def test_a_kernel_that_has_no_room_ends_nothing() -> None:
         def watch_port(self, netns: int, port: int) -> None:
             raise KernelError("no room")
 
-    Ahead(Full(), lambda _: True).hear([listens(1)])
+    Ahead(Full(), lambda _: True, Places()).hear([listens(1)])

@@ -40,6 +40,7 @@ class Noted:
         self.ports: set[tuple[int, int]] = set()
         self.comms: set[str] = set()
         self.server_ports: list[int] = []
+        self.held: set[tuple[int, int, int]] = set()
 
     def watch(self, tgid: int) -> None:
         self.watched.add(tgid)
@@ -58,6 +59,9 @@ class Noted:
 
     def set_server_ports(self, ports: Collection[int]) -> None:
         self.server_ports = sorted(ports)
+
+    def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None:
+        self.held.add((netns, port, tgid))
 
 
 @pytest.fixture

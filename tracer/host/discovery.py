@@ -56,6 +56,7 @@ class Watchable(Protocol):
     def watch_port(self, netns: int, port: int) -> None: ...
     def add_server_comm(self, comm: str) -> None: ...
     def set_server_ports(self, ports: Collection[int]) -> None: ...
+    def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None: ...
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +258,8 @@ class Discovery:
         for sock in space.tcp:
             owner = owners.get(sock.inode)
             if sock.state == sockets.LISTENING and owner is not None:
+                parent = proc.ppid(owner)
+                self._kernel.holds(space.netns, sock.local_port, owner, parent)
                 self._kernel.watch_port(space.netns, sock.local_port)
                 records += self._listen(
                     Listen(ts_ns=now_ns, tgid=owner, netns=space.netns, port=sock.local_port)

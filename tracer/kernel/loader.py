@@ -17,13 +17,14 @@ from tracer.errors import KernelError, RecordError
 from tracer.kernel import layouts, libbpf, maps, perf, runstats, wire
 from tracer.kernel.maps import Table
 from tracer.kernel.objectfile import Options, Request, load
-from tracer.kernel.probes import BESIDE, FOLLOWS, ON_DEMAND, Probes
+from tracer.kernel.placing import Places
+from tracer.kernel.probes import BESIDE, FOLLOWS, IN_CGROUP, ON_DEMAND, Probes
 from tracer.kernel.ring import Rings
 from tracer.kernel.runstats import RunStats
 from tracer.kernel.sweep import Sweeper
 from tracer.kernel.variants import AUTO
-from tracer.kernel.wire import Raw, RawMagic
-from tracer.records import Exit, Insert, Op, Span
+from tracer.kernel.wire import Raw, RawMagic, RawUnseen
+from tracer.records import Exit, Insert, Op, Span, Unlisten
 
 #: How long totals of an ended process are kept, ns.
 _KEEP_TOTALS_NS = 60_000_000_000
@@ -52,7 +53,8 @@ class Total:
 class GroupState:
     """A probe group. `off_because` is set when not `attached`; `unseen`: what is missed then.
 
-    `variant`: which of several ways is used, and why not a preferred one.
+    `variant`: which of several ways is used, and why not a preferred one. `places`: of one
+    that is attached to cgroups.
     """
 
     group: str
@@ -61,6 +63,7 @@ class GroupState:
     off_because: str | None = None
     unseen: str | None = None
     variant: str | None = None
+    places: Places | None = None
 
 
 class Kernel:
@@ -92,6 +95,7 @@ class Kernel:
         self._missed_due_ns = 0
         self._refused: dict[str, set[bytes]] = {}
         self._armings = 0
+        probes.placement.seen = self.table("seen_cgroups")
 
     @classmethod
     def open(
@@ -199,7 +203,9 @@ class Kernel:
         attached = name in self.probes.attached and not lacking
         required = any(row.required for row in rows)
         if attached:
-            return GroupState(name, True, required, variant=variant)
+            placed = any(row.section.startswith(IN_CGROUP) for row in rows)
+            places = self.probes.placement.places if placed else None
+            return GroupState(name, True, required, variant=variant, places=places)
         why = "off in the configuration" if name in self._off else "not needed now"
         because = "; ".join(dict.fromkeys(lacking.values())) or why
         partly = [row for row in rows if row.program in lacking]
@@ -222,6 +228,7 @@ class Kernel:
         finally:
             os.close(pidfd)
         self.probes.cover("faults", tgid)
+        self.probes.placement.process(tgid)
 
     def _mark(self, pidfd: int, value: int) -> None:
         if not self._has_marks:
@@ -246,6 +253,7 @@ class Kernel:
     def unwatch(self, tgid: int) -> None:
         """Let a process go, and what it forks from now on."""
         self.probes.uncover(tgid)
+        self.probes.placement.went(time.monotonic_ns())
         self.table("watched").delete(struct.pack("<I", tgid))
         try:
             pidfd = os.pidfd_open(tgid)
@@ -280,6 +288,14 @@ class Kernel:
             self._add("listen", "ports", key, bytes(ports.value_size))
         hints.put(struct.pack("<I", port % layouts.PORT_HINTS), struct.pack("<Q", 1))
 
+    def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None:
+        """A process, started by `parent`, listens there since before it was watched."""
+        self.probes.placement.listener((netns, port), tgid, parent)
+
+    def follow_servers(self) -> None:
+        """The servers that run are known: see segments only where they are."""
+        self.probes.placement.follow()
+
     def set_server_ports(self, ports: Collection[int]) -> None:
         """Ports whose listeners are servers, whoever they are: watched from the first byte."""
         table = self.table("server_ports")
@@ -288,6 +304,7 @@ class Kernel:
             table.delete(key)
         for key in wanted:
             table.put(key, struct.pack("<I", 1))
+        self.probes.placement.everywhere(bool(wanted))
 
     # --- what happened ------------------------------------------------------------------
 
@@ -313,6 +330,9 @@ class Kernel:
             yield self._decoded(waiting[begin : begin + _BATCH])
         now_ns = time.monotonic_ns()
         self._forget(now_ns)
+        if self.probes.placement.due(now_ns):
+            keys = maps.rows(self.table("ports"), layouts.PORT_KEY, layouts.PORT)
+            self.probes.placement.keep(self.watched(), [(key[0], key[1]) for key, _ in keys])
         if now_ns - self._swept_ns > _SWEEP_EVERY_NS:
             yield list(self.sweep(now_ns))
 
@@ -324,6 +344,11 @@ class Kernel:
             except RecordError:
                 self._bad_records += 1
                 continue
+            if isinstance(raw, RawUnseen):
+                self.probes.placement.socket((raw.netns, raw.port), raw.cgroup)
+                continue
+            if isinstance(raw, Exit | Unlisten):
+                self.probes.placement.went(time.monotonic_ns())
             found.append(raw)
             if self._on_demand:
                 self._arm(raw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Collection, Iterator
@@ -10,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from tracer.errors import KernelError
-from tracer.kernel import cgroup, libbpf
+from tracer.kernel import libbpf
 from tracer.kernel.links import Links
 from tracer.kernel.perf import EVENTS, FaultEvents
+from tracer.kernel.placing import Placement
 
 #: Sections of programs at the begin and end of a function.
 FUNCTIONS = ("fentry/", "fexit/")
@@ -123,6 +123,8 @@ PROBES = (
 )  # fmt: skip
 #: Section of programs that are attached to files as these are mapped (tracer/libs).
 UPROBE = "uprobe"
+#: Of programs that are attached where servers are (tracer/kernel/placing.py).
+IN_CGROUP = "cgroup_skb/"
 #: Groups that cost others next to nothing.
 ALWAYS_ON = ("lifecycle", "cache", "sockets", "faults", "libs")
 #: Attached to a process when it maps weights without populating: costs it 0.4 us a fault.
@@ -185,6 +187,10 @@ class Program:
     probe: Probe
 
 
+def _attached_once(probe: Probe) -> bool:
+    return probe.section != UPROBE and not probe.section.startswith(IN_CGROUP)
+
+
 class Probes:
     """The loaded programs, attached in groups; `attach` and `detach` from one thread at a time."""
 
@@ -195,6 +201,7 @@ class Probes:
         self._attached: set[str] = set()
         self._once: set[str] = set()
         self._links = Links()
+        self.placement = Placement(libbpf.attach_cgroup, libbpf.destroy_link)
         self._events: dict[str, FaultEvents] = {}
 
     @property
@@ -232,8 +239,11 @@ class Probes:
             for tgid in tgids or []:
                 self._events[group].add(tgid)
         for name, program in chosen.items():
-            if name not in EVENTS and name != SAMPLER and program.probe.section != UPROBE:
+            if name not in EVENTS and name != SAMPLER and _attached_once(program.probe):
                 self._attach_one(name, program)
+        in_cgroups = [p.handle for p in chosen.values() if p.probe.section.startswith(IN_CGROUP)]
+        if in_cgroups:
+            self.placement.begin(in_cgroups)
         self._check_again(group, known)
         return time.monotonic_ns() - began
 
@@ -247,28 +257,23 @@ class Probes:
         self._once.add(group)
 
     def _attach_one(self, name: str, program: Program) -> None:
-        in_cgroup = program.probe.section.startswith("cgroup_skb/")
-        attach = self._attach_cgroup if in_cgroup else libbpf.attach
         try:
-            self._links.add(name, partial(attach, program.handle))
+            self._links.add(name, partial(libbpf.attach, program.handle))
         except KernelError as error:
             if program.probe.required:
                 raise
             self.missing[name] = error.message
-
-    def _attach_cgroup(self, handle: int) -> int:
-        fd = cgroup.open_root()
-        try:
-            return libbpf.attach_cgroup(handle, fd)
-        finally:
-            os.close(fd)
 
     def detach(self, group: str) -> int:
         """Detach a group; ns it took. Traced functions may be left only a little later."""
         began = time.monotonic_ns()
         self._attached.discard(group)
         for name, program in self.programs.items():
-            if program.probe.group == group:
+            if program.probe.group != group:
+                continue
+            if program.probe.section.startswith(IN_CGROUP):
+                self.placement.close()
+            else:
                 self._links.drop(name, later=program.probe.section.startswith(FUNCTIONS))
         if group in self._events:
             self._events.pop(group).close()
@@ -301,6 +306,7 @@ class Probes:
 
     def close(self) -> None:
         self._attached.clear()
+        self.placement.close()
         self._links.close()
         for group in list(self._events):
             self._events.pop(group).close()
