@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -96,3 +97,29 @@ def test_a_question_that_fails_is_the_askers_trouble(running: Running) -> None:
         answer.result(timeout=10)
     running.turn()
     assert not running.engine.failed.done()
+
+
+def test_what_is_asked_from_elsewhere_reads_nothing_that_the_engine_changes() -> None:
+    """Its dictionaries may grow at any moment."""
+    asked_by: set[str] = set()
+
+    class Watched(Pipeline):
+        def open_requests(self) -> tuple[int, ...]:
+            asked_by.add(threading.current_thread().name)
+            return (1, 2)
+
+    live = Quiet()
+    engine = Engine(live, Watched(), lambda _: None, lambda _: None)
+    engine.start([])
+    done = engine.call(lambda: None)
+    live.turns.release()
+    done.result(timeout=10)
+    before = set(asked_by)
+    asked_by.clear()
+    with ThreadPoolExecutor(1, "stranger") as elsewhere:
+        assert elsewhere.submit(lambda: engine.open_requests).result() == 2
+    assert before
+    assert not {name for name in asked_by if name.startswith("stranger")}
+    for _ in range(3):
+        live.turns.release()
+    engine.stop()
