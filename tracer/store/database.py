@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -13,8 +15,20 @@ from tracer.errors import StoreError
 from tracer.store.migrations import migrate, refuse_newer
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+#: The disk takes nothing now, but may later.
+_REFUSES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
+_REFUSING = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO}
 
 Warn = Callable[[str], None]
+
+
+class UnwritableError(StoreError):
+    """The disk takes nothing now: full, read-only or failing."""
+
+
+def refuses(error: OSError) -> bool:
+    """Whether it is the disk that takes nothing now, rather than a wrong path or right."""
+    return error.errno in _REFUSING
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -48,7 +62,8 @@ def trouble(path: Path, error: sqlite3.Error | StoreError) -> StoreError:
         sqlite3.SQLITE_BUSY: "another program holds the history open; close it",
     }
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return StoreError(f"{path}: {error}", hints.get(code, "check the state folder and its disk"))
+    kind = UnwritableError if code in _REFUSES else StoreError
+    return kind(f"{path}: {error}", hints.get(code, "check the state folder and its disk"))
 
 
 def own(path: Path) -> int:
@@ -58,9 +73,12 @@ def own(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     except OSError as error:
-        raise StoreError(
+        kind = UnwritableError if refuses(error) else StoreError
+        raise kind(
             f"{lock_path}: {error.strerror}",
-            "give a state folder this user may write with --state, or run as root",
+            "make room on that disk, or give another state folder with --state"
+            if refuses(error)
+            else "give a state folder this user may write with --state, or run as root",
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,6 +89,32 @@ def own(path: Path) -> int:
             "stop it first, or give this one its own folder with --state",
         ) from error
     return lock
+
+
+def spare(path: Path) -> sqlite3.Connection:
+    """To be read while the disk takes nothing: the history as it lies there, else an empty one."""
+    if path.exists():
+        with contextlib.suppress(sqlite3.Error):
+            # Without this SQLite wants to write beside it even to read.
+            found = sqlite3.connect(
+                f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None,
+                check_same_thread=False,
+            )  # fmt: skip
+            found.execute("SELECT max(id) FROM requests").fetchone()
+            return found
+    empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    migrate(empty, time.time_ns())
+    return empty
+
+
+def set_aside(path: Path) -> list[str]:
+    """Damaged histories that were kept, by name; whoever does not want them removes them."""
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return []
+    beginning = f"{path.name}.damaged-"
+    return sorted(n for n in names if n.startswith(beginning) and not n.endswith(("-wal", "-shm")))
 
 
 def connect(path: Path, warn: Warn) -> sqlite3.Connection:

@@ -1,7 +1,8 @@
 """The history: what the daemon writes and the interface reads.
 
 One connection under one lock, so that any thread may ask. What cannot be written now (disk
-full, read-only) is kept in memory, still answers, and is tried again with every `put`.
+full, read-only) is kept in memory, still answers, and is tried again with every `put`. So also
+where the disk takes nothing from the start.
 """
 
 from __future__ import annotations
@@ -60,16 +61,19 @@ class Store:
         self._lock = threading.RLock()
         self._pending: dict[int, rows.Row] = {}
         self._puts = 0
-        self._owner = database.own(path)
+        self._owner: int | None = None
         self._connection: sqlite3.Connection | None = None
+        self._spare: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._reserved = 0
         try:
             self._reserved = reader.reserved_id(self._open())
             self._settle()
+        except database.UnwritableError as error:
+            self.trouble = error
         except BaseException:
             self._close()
-            os.close(self._owner)
+            self._disown()
             raise
 
     def limit(self, max_age_days: float, max_mb: float) -> None:
@@ -107,7 +111,7 @@ class Store:
         """Write what is pending; False (and `trouble` set) when the disk took none."""
         with self._lock:
             if not self._pending:
-                return self.trouble is None
+                return self._recovered()
             highest = max(self._pending)
             reserve = highest + ID_BLOCK if highest + ID_BLOCK // 2 > self._reserved else None
             try:
@@ -120,6 +124,21 @@ class Store:
             self.trouble = None
             return True
 
+    def _recovered(self) -> bool:
+        """Whether all is well; a disk that took nothing is tried again."""
+        if isinstance(self.trouble, database.UnwritableError):
+            try:
+                self._open().execute("BEGIN IMMEDIATE").execute("ROLLBACK")
+                self.trouble = None
+            except (sqlite3.Error, StoreError) as error:
+                self.trouble = database.trouble(self.path, error)
+        return self.trouble is None
+
+    @property
+    def set_aside(self) -> list[str]:
+        """Names of damaged histories beside this one."""
+        return database.set_aside(self.path)
+
     @property
     def pending(self) -> int:
         """Requests not on disk yet."""
@@ -131,8 +150,11 @@ class Store:
             first = max(self._ask(reader.highest_id) + 1, self._ask(reader.reserved_id))
             try:
                 writer.reserve_ids(self._open(), first + ID_BLOCK)
-            except sqlite3.Error as error:
-                raise database.trouble(self.path, error) from error
+            except (sqlite3.Error, StoreError) as error:
+                self.trouble = database.trouble(self.path, error)
+                if not isinstance(self.trouble, database.UnwritableError):
+                    raise self.trouble from error
+                return first
             self._reserved = first + ID_BLOCK
             return first
 
@@ -154,7 +176,7 @@ class Store:
                 except (sqlite3.Error, StoreError) as error:
                     self.trouble = database.trouble(self.path, error)
             self._close()
-            os.close(self._owner)
+            self._disown()
 
     def _settle(self) -> None:
         """Nothing is open when a run begins: what an earlier one left so was never ended."""
@@ -313,13 +335,24 @@ class Store:
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return self._retry_damage(question)
+            return self._retry_damage(question, self._readable())
         except sqlite3.Error as error:
             raise database.trouble(self.path, error) from error
 
-    def _retry_damage(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _readable(self) -> sqlite3.Connection:
+        """The connection; while the disk takes nothing one that reads what is there."""
+        try:
+            return self._open()
+        except database.UnwritableError as error:
+            self.trouble = error
+            self._spare = self._spare or database.spare(self.path)
+            return self._spare
+
+    def _retry_damage(
+        self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection | None = None
+    ) -> T:
         """Do it; when the file turns out damaged, once more on a new one."""
-        connection = self._open()
+        connection = connection or self._open()
         try:
             return work(connection)
         except sqlite3.DatabaseError as error:
@@ -336,9 +369,11 @@ class Store:
                 return self._connection
             self._close()
             self._warn(f"{self.path} was moved, removed or replaced; going on with what is there")
-        if database.identity(database.lock_of(self.path)) != database.identity(self._owner):
+        if self._owner is None:
+            self._owner = database.own(self.path)
+        elif database.identity(database.lock_of(self.path)) != database.identity(self._owner):
             owner = database.own(self.path)
-            os.close(self._owner)
+            self._disown()
             self._owner = owner
         connection = database.connect(self.path, self._warn)
         try:
@@ -349,9 +384,18 @@ class Store:
             raise
         self._identity = database.identity(self.path)
         self._connection = connection
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
         return connection
 
+    def _disown(self) -> None:
+        if self._owner is not None:
+            os.close(self._owner)
+            self._owner = None
+
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in (self._connection, self._spare):
+            if connection is not None:
+                connection.close()
+        self._connection = self._spare = None
