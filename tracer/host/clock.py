@@ -43,9 +43,12 @@ class Clocks(msgspec.Struct, frozen=True):
 class Clock:
     """Owned by the engine's thread; `seen`, `offset_ns` and `cautious_ns` are for any other."""
 
-    def __init__(self, host: Host, reader: Callable[[], Reading] = read) -> None:
+    def __init__(
+        self, host: Host, reader: Callable[[], Reading] = read,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         """`host`: the record in effect; a step gives the same with another offset."""
-        self._read = reader
+        self._read, self._say = reader, say
         first = reader()
         self._host = host
         self._slept_ns = first.boot_ns - first.monotonic_ns
@@ -69,12 +72,14 @@ class Clock:
         seen = self.seen
         if slept >= _STEP_NS:
             self._slept_ns += slept
+            self._say(f"the machine was suspended for {slept / 1e9:.0f} s")
             seen = msgspec.structs.replace(
                 seen, suspensions=seen.suspensions + 1,
                 suspended_s=round(seen.suspended_s + slept / 1e9, 3),
             )  # fmt: skip
         if abs(step) >= _STEP_NS:
             self._stepped(step, now.monotonic_ns)
+            self._say(f"the clock was set by {step / 1e9:+.1f} s; times of day go by it from now")
             seen = msgspec.structs.replace(
                 seen, steps=seen.steps + 1, last_step_s=round(step / 1e9, 3)
             )
