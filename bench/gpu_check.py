@@ -20,7 +20,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +49,7 @@ CONFIG = """
 arming = "always"
 
 [[server]]
-name = "{name}"
+name = "{name}:{port}"
 port = {port}
 """
 
@@ -171,10 +170,9 @@ def watched(given: argparse.Namespace, folder: Path) -> tuple[Json, Seen, Json]:
             daemon.wait_server(port)
             wanted = {"cuda", *(["nvrtc"] if given.nvrtc else [])}
             wait_for(lambda: wanted <= read(records, process.pid).libraries, SEEN_S, "the probes")
-            sent = Sent(time.monotonic_ns(), port)
             with llama.Client("127.0.0.1", port, keep_alive=False) as client:
-                client.post("/v1/chat/completions", llama.chat_body(NAME, "work"))
-            (answer,) = daemon.explained([sent], SEEN_S)
+                reply = client.post("/v1/chat/completions", llama.chat_body(NAME, "work"))
+            (answer,) = daemon.explained([reply], SEEN_S)
             told, wrong = process.communicate(timeout=WORK_S)
             if process.returncode:
                 raise RuntimeError(f"the CUDA program failed: {wrong.strip()}")
@@ -194,14 +192,6 @@ def working(given: argparse.Namespace, port: int) -> Iterator[subprocess.Popen[s
     finally:
         process.kill()
         process.wait()
-
-
-@dataclass(frozen=True)
-class Sent:
-    """When the request left, and where to."""
-
-    sent_ns: int
-    port: int
 
 
 def read(records: Path, tgid: int) -> Seen:

@@ -18,6 +18,8 @@ from tracer.weights import share
 
 #: What is to explain an excess has to be at least this part of it.
 _PART = 2
+#: The kernel counts a group as held back later than its threads wait: two thirds of it, seen.
+_HELD_PART = 4
 
 
 class Processor(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +57,12 @@ def cause(found: Processor | None, excess_ns: int) -> str | None:
     """The code for a prompt that took so much longer than its size lets expect."""
     if found is None or excess_ns <= 0:
         return None
-    if found.throttled_ns * _PART >= excess_ns:
+    if found.waited_ns * _PART < excess_ns:
+        return None
+    if found.throttled_ns * _HELD_PART >= excess_ns:
         return "prefill.throttled"
     # The server's own threads may be more than there are processors: then nobody else ran.
-    if min(found.waited_ns, found.others_ns) * _PART >= excess_ns:
-        return "prefill.contention"
-    return None
+    return "prefill.contention" if found.others_ns * _PART >= excess_ns else None
 
 
 def _of_one(samples: Iterable[Ran], runner: int | None) -> list[Ran]:

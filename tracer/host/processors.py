@@ -16,6 +16,8 @@ from tracer.records import Ran
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 #: A process with more threads is looked at by so many of them: a look has to stay short.
 _MAX_THREADS = 512
+#: A process may be moved to another group, or its group be given a quota, while it runs.
+_QUOTAS_EVERY_NS = 1_000_000_000
 #: Of the first line of /proc/stat: user, nice, system; then idle, iowait; irq, softirq.
 _BUSY = (1, 2, 3, 6, 7)
 #: Where the tree with the CPU quotas is, by the name of its controller in /proc/PID/cgroup.
@@ -29,6 +31,7 @@ class _Seen(msgspec.Struct):
     ran_ns: int = 0
     waited_ns: int = 0
     quotas: tuple[Path, ...] = ()
+    quotas_due_ns: int = 0
 
 
 class Processors:
@@ -48,9 +51,11 @@ class Processors:
             threads = _threads(tgid)
             if not threads:
                 continue
-            seen = known.get(tgid) or _Seen(quotas=tuple(_quotas(tgid)))
-            self._seen[tgid] = seen
+            seen = self._seen[tgid] = known.get(tgid) or _Seen()
             _add(seen, threads)
+            if now_ns >= seen.quotas_due_ns:
+                seen.quotas = tuple(_quotas(tgid))
+                seen.quotas_due_ns = now_ns + _QUOTAS_EVERY_NS
             found.append(
                 Ran(
                     ts_ns=now_ns,
