@@ -50,6 +50,8 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     refusal = why_not_live(options.models)
+    if options.vulkan:
+        return on_vulkan(options.models, out, refusal)
     if refusal is not None:
         outcome, size = replay(refusal)
     else:
@@ -66,11 +68,28 @@ def main() -> int:
     return 0 if good else 1
 
 
+def on_vulkan(models: Path, out: Path, refusal: str | None) -> int:
+    """The scenarios of `demo.vulkan`; they are not replayed where they cannot run."""
+    from demo import vulkan
+
+    refusal = refusal or vulkan.refusal()
+    if refusal is not None:
+        print(f"error: cannot run here: {refusal}", file=sys.stderr)
+        return 1
+    began = time.monotonic()
+    good = vulkan.run(models, out, say)
+    say(f"\n{'all checks hold' if good else 'CHECKS FAILED'}; {time.monotonic() - began:.0f} s")
+    return 0 if good else 1
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
     parser.add_argument("--models", type=Path, default=Path("build/models"))
+    parser.add_argument(
+        "--vulkan", action="store_true", help="uploads and compilation, on a software Vulkan device"
+    )
     parser.add_argument("--record", action="store_true", help="renew the checked-in recording")
     return parser.parse_args()
 
