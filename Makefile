@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-service setup-arm64 setup-all bpf
+.PHONY: help demo demo-vulkan test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-service setup-arm64 setup-all bpf
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/ttft
@@ -11,6 +11,9 @@ help: ## what can be made
 
 demo: setup-demo bpf ## set up, drive a real server through nine scenarios, explain each first token
 	@$(PYTHON) -m demo $(DEMO)
+
+demo-vulkan: setup-e2e bpf ## the same on a software Vulkan device: uploads, shader compilation
+	@$(PYTHON) -m demo --vulkan $(DEMO)
 
 test: setup-e2e bpf ## set up, then linters and all tests this machine can run
 	@$(PYTHON) -m pytest $(ARGS)
