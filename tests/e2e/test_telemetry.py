@@ -24,17 +24,20 @@ class Setup:
         entry = f'[[server]]\nname = "held"\nport = {server.port}\n'
         self.daemon = TelemetryDaemon(folder, host.proc.parent, entry)
 
+    def mine(self) -> list[Json]:
+        """Requests of this server: others of this machine are watched, too."""
+        return [x for x in self.daemon.requests() if x["server"].startswith("held")]
+
     def asked(self, wait_ms: int, count: int) -> Json:
         """The answer to the `count`th request, once it is over."""
         self.server.chat(wait_ms)
 
         def over() -> bool:
-            found = self.daemon.requests()
+            found = self.mine()
             return len(found) == count and all(one["outcome"] != "open" for one in found)
 
         wait_for(over, 15, "it to be explained", 0.05)
-        id_ = self.daemon.requests()[-1]["id"]
-        return dict(self.daemon.get(f"/v1/requests/{id_}"))
+        return dict(self.daemon.get(f"/v1/requests/{self.mine()[-1]['id']}"))
 
     def loaded(self) -> bool:
         return "libnvidia-ml" in Path(f"/proc/{self.daemon.pid}/maps").read_text()
@@ -74,15 +77,12 @@ def test_read_while_it_waits_and_let_go(setup: Setup) -> None:
     wait_for(lambda: not setup.told()["holding"], 10, "it to let go", 0.05)
     assert setup.told()["devices"] == {BUS: "Stand-in [2J GPU"}
     assert setup.told()["troubles"] == []
-    count = setup.told()["readings"]
-    assert count >= seen["readings"]
     shown = ttft("show", str(slow["id"]), socket=setup.daemon.socket).stdout
-    assert "210 of 2100 MHz (P8)" in shown
+    assert "210 of 2100 MHz (P8)" in " ".join(shown.split())
     assert "Stand-in [2J GPU (0000:01:00.0)" in ttft("status", socket=setup.daemon.socket).stdout
     trace = setup.daemon.get(f"/v1/requests/{slow['id']}/trace")
     clocks = [e for e in trace["traceEvents"] if e["name"] == "clock in MHz"]
     assert len(clocks) >= 2 * seen["readings"] - 2
-    assert setup.told()["readings"] == count, "nobody waits"
 
 
 def test_a_recording_has_the_readings(setup: Setup, tmp_path: Path) -> None:
