@@ -69,18 +69,19 @@ def drive(models: Path, folder: Path, say: Callable[[str], None]) -> Iterator[As
     single = ("-m", str(models / f"{ALPHA}.gguf"))
     with patch.dict("os.environ", where), ThreadPoolExecutor(1, initializer=llama.be_prompt) as one:
         for name in ("empty", "full"):
-            with _server(single, folder / f"{name}.log") as server:
+            with serving(single, folder / f"{name}.log") as server:
                 yield _ask(one, server, name, ALPHA, say)
         shutil.rmtree(cache)
         router = ("--models-dir", str(models), "--models-max", "1")
-        with _server(router, folder / "router.log") as server:
+        with serving(router, folder / "router.log") as server:
             yield _ask(one, server, "removed", ALPHA, say)
             pagecache.drop(models / f"{BETA}.gguf")
             yield _ask(one, server, "switch", BETA, say)
 
 
 @contextmanager
-def _server(args: Sequence[str], log: Path) -> Iterator[llama.LlamaServer]:
+def serving(args: Sequence[str], log: Path) -> Iterator[llama.LlamaServer]:
+    """A server on the device with these arguments, ready."""
     log.unlink(missing_ok=True)
     server = llama.LlamaServer([*args, *ARGS], log=log, nice=llama.CALM_NICE)
     server.start()
