@@ -20,6 +20,7 @@ from pathlib import Path
 from bench import (
     accuracy,
     arming,
+    decode,
     footprint,
     library_calls,
     memory,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "arming": arming.run,
 }
 TROUBLE = (
+    "decode": decode.run,
     OSError,
     RuntimeError,
     LookupError,

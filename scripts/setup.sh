@@ -21,7 +21,7 @@ case $what in
 test) ;;
 demo) extras=test,demo ;;
 e2e) extras=test,demo packages="$packages mesa-vulkan-drivers" ;;
-bench) extras=test,demo packages="$packages strace bpftrace" ;;
+bench) extras=test,demo packages="$packages strace bpftrace mesa-vulkan-drivers" ;;
 vm) packages="$packages $vm_packages" ;;
 service) packages="$packages $vm_packages qemu-utils" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
