@@ -26,6 +26,7 @@ from bench import (
     memory,
     overhead,
     probes,
+    sampling,
     scale,
     unrelated,
 )
@@ -37,6 +38,7 @@ BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "overhead": overhead.run,
     "unrelated": unrelated.run,
     "probes": probes.run,
+    "sampling": sampling.run,
     "calls": library_calls.run,
     "footprint": footprint.run,
     "memory": memory.run,

@@ -83,6 +83,16 @@ def test_a_warm_one_is_once_something_cold_happens() -> None:
     assert when.wanted(ms(5003))
 
 
+def test_a_request_whose_body_has_not_come_is_of_no_kind_yet() -> None:
+    head, body = asked(5000, 9)
+    when = after(*warm(), head)
+    assert not when.wanted(ms(5001))
+    assert when.wanted(ms(5251))
+    when.feed(body)
+    assert not when.wanted(ms(5002))
+    assert not after(head).wanted(ms(5001))
+
+
 def test_what_was_cold_is_no_measure_of_warm() -> None:
     cold = [*asked(0, 1), Exec(ts_ns=ms(10), tgid=7, comm="x"), *answered(9000, 1)]
     when = after(*cold, *warm(), *asked(20_000, 9))

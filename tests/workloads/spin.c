@@ -34,6 +34,7 @@ __attribute__((noinline)) void spin_short(long rounds)
 static void work(long long length_ns)
 {
 	long long in_long = 0, in_short = 0, at = used_ns(), end = at + length_ns, now;
+	long turns = 0;
 
 	while (at < end) {
 		spin_long(700000);
@@ -42,9 +43,10 @@ static void work(long long length_ns)
 		spin_short(300000);
 		at = used_ns();
 		in_short += at - now;
+		turns++;
 	}
-	printf("{\"pid\": %d, \"long_ns\": %lld, \"short_ns\": %lld}\n", getpid(), in_long,
-	       in_short);
+	printf("{\"pid\": %d, \"long_ns\": %lld, \"short_ns\": %lld, \"turns\": %ld}\n", getpid(),
+	       in_long, in_short, turns);
 	fflush(stdout);
 }
 

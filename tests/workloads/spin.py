@@ -27,6 +27,11 @@ class Spent:
     pid: int
     long_ns: int
     short_ns: int
+    turns: int = 0
+
+    @property
+    def ns_per_turn(self) -> float:
+        return (self.long_ns + self.short_ns) / self.turns
 
     @property
     def share(self) -> float:

@@ -43,12 +43,16 @@ Kind = tuple[int, int, str | None, bool | None]
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A request that was not answered yet. `cold`: something cold happened meanwhile."""
+    """A request that was not answered yet. `whole`: its body came, which tells its kind.
+
+    `cold`: something cold happened meanwhile.
+    """
 
     netns: int
     port: int
     endpoint: str | None
     arrival_ns: int
+    whole: bool = False
     stream: bool | None = None
     cold: bool = False
 
@@ -79,7 +83,8 @@ class When:
                 )
                 _bound(self._asked, _ASKED_MAX)
             case HttpBody() if record.xid in self._asked:
-                self._asked[record.xid].stream = record.stream
+                asked = self._asked[record.xid]
+                asked.stream, asked.whole = record.stream, True
             case HttpToken() if record.nth == 1:
                 self._answered(record.xid, record.ts_ns, good=True)
             case HttpEnd():
@@ -123,9 +128,10 @@ class When:
         if waited_ns > AT_MOST_NS:
             return False
         took = self._took.get(asked.kind, ())
-        if asked.cold or len(took) < _TYPICAL_OF:
+        known = len(took) >= _TYPICAL_OF
+        if asked.cold or (asked.whole and not known):
             return True
-        return waited_ns > max(self._slow_ns, self._factor * median(took))
+        return waited_ns > max(self._slow_ns, self._factor * median(took) if known else 0)
 
 
 def _bound(kept: dict[Any, Any], most: int) -> None:
