@@ -69,14 +69,15 @@ def pairs(plan: Plan, asker: Asker, count: int) -> Pairs:
 
 def rows(present: list[Reply], absent: list[Reply]) -> Iterator[Row]:
     """The rate falls where time grows, so it is time per token that is held to the budget."""
-    gaps = [[1000 / decode_rate(reply) for reply in replies] for replies in (present, absent)]
-    yield ratio_row("time per token, decoding on a device", *gaps, BUDGET)
-    for name, found in zip(("watched", "not watched"), gaps, strict=True):
+    watched, alone = ([1000 / decode_rate(r) for r in replies] for replies in (present, absent))
+    yield ratio_row("time per token, decoding on a device", watched, alone, BUDGET)
+    for name, found in (("watched", watched), ("not watched", alone)):
         middle = statistics.median(found)
         yield Row(
             f"decoding on a device, {name}",
             f"{1000 / middle:.1f} tokens/s, spread {100 * spread(found):.1f} %",
             data={"tokens_per_s": 1000 / middle, "spread": spread(found), "requests": len(found)},
         )
-    waits = [[ttft_ms(reply) for reply in replies] for replies in (present, absent)]
-    yield ratio_row("TTFT warm on a device", *waits)
+    yield ratio_row(
+        "TTFT warm on a device", list(map(ttft_ms, present)), list(map(ttft_ms, absent))
+    )
