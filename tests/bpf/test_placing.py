@@ -66,8 +66,9 @@ def server(group: Cgroup, folder: Path, chunks: int = 3) -> Iterator[StubServer]
         yield stub
 
 
-def ask(port: int) -> None:
-    asyncio.run(stream("127.0.0.1", port, call("m")))
+def ask(port: int, times: int = 1) -> None:
+    for _ in range(times):
+        asyncio.run(stream("127.0.0.1", port, call("m")))
 
 
 def places(kernel: Kernel) -> tuple[str, ...]:
@@ -190,7 +191,7 @@ def test_to_the_root_and_back_under_way_loses_nothing(
 ) -> None:
     listener, turns = Listener(kernel), 40
     with server(group, tmp_path, chunks=200) as stub:
-        work = threading.Thread(target=lambda: [ask(stub.port) for _ in range(20)])
+        work = threading.Thread(target=ask, args=(stub.port, 20))
         work.start()
         for turn in range(turns):
             kernel.set_server_ports([1] if turn % 2 == 0 else [])
@@ -209,7 +210,7 @@ def test_more_than_a_few_cgroups_are_too_many(kernel: Kernel, group: Cgroup) -> 
             process = subprocess.Popen([*one.prefix, "cat"], stdin=subprocess.PIPE)
             stack.callback(process.wait)
             stack.callback(process.kill)
-            wait_for((one.folder / "cgroup.procs").read_text, 10, "it to enter")
+            wait_for(one.occupied, 10, "it to enter")
             assert len(places(kernel)) == number
             kernel.watch(process.pid)
         assert kernel.probes.placement.places.because == f"servers are in more than {GROUPS_MAX}"

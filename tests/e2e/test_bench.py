@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.unrelated import NAMED
+from bench.unrelated import NAMED, SEGMENTS, WHEN
 from bench.workload import WORKS
 from tests.e2e.conftest import ROOT
 
@@ -28,6 +28,7 @@ def test_quick(weights: Path, tmp_path: Path) -> None:
     assert all(f"| {what} " in done.stdout for what in rows)
 
     works = [f"{WORKS[work][0]}, {named}" for named in NAMED.values() for work in WORKS]
+    works.append(f"{WORKS[SEGMENTS][0]}, {WHEN['root']}")
     assert all(rows[what]["data"]["slices"] > 0 for what in works)
     assert all(rows[what]["data"]["control_slices"] > 0 for what in works)
     assert rows["ttft_ingress"]["data"]["warm"]["runs"] > 0
