@@ -45,9 +45,9 @@ BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "scale": scale.run,
     "accuracy": accuracy.run,
     "arming": arming.run,
+    "decode": decode.run,
 }
 TROUBLE = (
-    "decode": decode.run,
     OSError,
     RuntimeError,
     LookupError,
