@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tracer.arming import GROUP, Arming, Change, Policy
+from tracer.arming import GROUP, PAGING, Arming, Change, Policy, is_untimed
 from tracer.records import (
     AnyRecord,
     Armed,
@@ -26,7 +26,8 @@ from tracer.records import (
 )
 from tracer.weights import share
 
-_ALWAYS_SEEN = ("fault_minor", "fault_major")
+#: Told in any case, though not how long it took.
+_COUNTED = "fault_major"
 _READS = ("read", "read_direct")
 Range = tuple[int, int]
 
@@ -49,7 +50,8 @@ def what_arming_keeps(
     for place, record in enumerate(told):
         kept += _seen(record, on)
         for armed in after[place]:
-            kept += [armed, *counts.at(armed.ts_ns)]
+            beside = msgspec.structs.replace(armed, group=PAGING)
+            kept += [armed, beside, *counts.at(armed.ts_ns)]
     return kept
 
 
@@ -68,7 +70,11 @@ def _turns(told: list[AnyRecord], policy: Policy, latency_ns: int) -> list[tuple
     for place, record in enumerate(told):
         # A quiet daemon wakes by itself when it is time; nothing is told of that.
         due_ns = arming.next_ns
-        wakes = isinstance(record, Tick | HttpRequest | Fork | Exec)
+        if not arming.on and isinstance(record, Span) and record.op == _COUNTED:
+            record = msgspec.structs.replace(record, busy_ns=0)
+        wakes = isinstance(record, Tick | HttpRequest | Fork | Exec) or (
+            isinstance(record, Span) and is_untimed(record)
+        )
         if wakes and due_ns is not None and due_ns <= record.ts_ns:
             due_ns = max(due_ns, now_ns)
             change = arming.due(due_ns)
@@ -102,8 +108,10 @@ def _seen(record: AnyRecord, on: list[Range]) -> Iterator[AnyRecord]:
     if isinstance(record, Open):
         if any(a <= record.ts_ns < b for a, b in on):
             yield record
-    elif isinstance(record, Span) and record.op not in _ALWAYS_SEEN:
+    elif isinstance(record, Span):
         yield from _parts(record, on)
+        if record.op == _COUNTED:
+            yield from _untimed_parts(record, on)
     else:
         yield record
 
@@ -123,6 +131,14 @@ def _parts(span: Span, on: list[Range]) -> Iterator[Span]:
                     bytes=share(span.bytes, *whole, start, end),
                     busy_ns=min(share(span.busy_ns, *whole, start, end), end - start),
                 )  # fmt: skip
+
+
+def _untimed_parts(span: Span, on: list[Range]) -> Iterator[Span]:
+    """The rest of the faults, counted."""
+    ends = [0, *(end for _, end in on)]
+    begins = [*(begin for begin, _ in on), 1 << 63]
+    for part in _parts(span, list(zip(ends, begins, strict=True))):
+        yield msgspec.structs.replace(part, busy_ns=0)
 
 
 class _Counts:

@@ -7,6 +7,7 @@
 #include "spans.bpf.h"
 
 #define STALE_FAULT_NS 1000000000ull /* its end was not seen */
+#define TOLD_EVERY_NS 10000000ull
 
 INLINE int on_fault_begin(void)
 {
@@ -20,6 +21,15 @@ INLINE int on_fault_begin(void)
 INLINE bool in_timed_fault(const struct thread *t, u64 now)
 {
 	return t->fault_ns && now - t->fault_ns < STALE_FAULT_NS;
+}
+
+/* Of an arming that is over. */
+INLINE void forget_page(struct thread *t)
+{
+	if (t->paging == arming(ARMING_PAGING))
+		return;
+	t->near.file.ino = 0;
+	t->miss_ns = 0;
 }
 
 INLINE void near_event(const struct thread *t, u64 now, struct event *e)
@@ -57,14 +67,15 @@ INLINE bool is_own_fault(const struct thread *t, struct task_struct *task)
  */
 INLINE int on_near(struct address_space *mapping, u64 first, u64 last)
 {
-	u64 now = bpf_ktime_get_ns();
 	struct file_facts f = {};
 	struct event e = {};
 	struct thread *t;
+	u64 now;
 
 	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
 		return 0;
 	t = thread_of_current();
+	now = bpf_ktime_get_ns();
 	if (!t || in_timed_fault(t, now) || !is_own_fault(t, current_task()))
 		return 0;
 	inode_facts(mapping->host, &f);
@@ -75,6 +86,7 @@ INLINE int on_near(struct address_space *mapping, u64 first, u64 last)
 	t->near.file.token = t->seen.ino == f.ino && t->seen.dev == f.dev ? t->seen.token : 0;
 	t->near.first = first;
 	t->near.last = last;
+	t->paging = arming(ARMING_PAGING);
 	near_event(t, now, &e);
 	add_event(&e);
 	return 0;
@@ -83,15 +95,17 @@ INLINE int on_near(struct address_space *mapping, u64 first, u64 last)
 /* The page itself was not mapped by that: the fault goes on, maybe to the disk. */
 INLINE int on_miss(struct address_space *mapping, u64 page)
 {
-	u64 now = bpf_ktime_get_ns();
 	struct event e = {};
 	struct thread *t;
+	u64 now;
 
 	if (mapping->host->i_size < options.min_file_size || !is_watched(current_task()))
 		return 0;
 	t = thread_of_current();
 	if (!t)
 		return 0;
+	now = bpf_ktime_get_ns();
+	forget_page(t);
 	if (t->near.file.ino && t->near.file.ino == mapping->host->i_ino && page >= t->near.first &&
 	    page <= t->near.last && !in_timed_fault(t, now)) {
 		near_event(t, now, &e);
@@ -99,10 +113,31 @@ INLINE int on_miss(struct address_space *mapping, u64 page)
 	}
 	t->near.file.ino = 0;
 	t->miss_ns = now;
+	t->paging = arming(ARMING_PAGING);
 	return 0;
 }
 
 #endif
+
+/* The programs above come and go. Without them a major fault is counted, and told at once by the
+ * first of some, so that they come.
+ */
+INLINE bool is_untimed(const struct late_run *run)
+{
+	u32 now = arming(ARMING_PAGING);
+
+	return run->op == TTFT_OP_FAULT_MAJOR && !run->busy_ns && now && !(now & 1);
+}
+
+INLINE void add_untimed(struct thread *t, const struct event *e)
+{
+	if (e->end_ns - t->told_ns < TOLD_EVERY_NS) {
+		add_event(e);
+		return;
+	}
+	t->told_ns = e->end_ns;
+	tell_event(e, true);
+}
 
 /* Faults in the mapping that slot `index` has, or that begin in it. */
 GLOBAL int tell_faults(struct thread *t, struct late_run *run, int index)
@@ -127,7 +162,10 @@ GLOBAL int tell_faults(struct thread *t, struct late_run *run, int index)
 	e.tgid_tid = bpf_get_current_pid_tgid();
 	e.op = run->op;
 	e.count = run->count;
-	add_event(&e);
+	if (is_untimed(run))
+		add_untimed(t, &e);
+	else
+		add_event(&e);
 	if (slot->pgoff == 0 && t->seen.ino == slot->file.ino && t->seen_magic != 2)
 		take_magic(t, &slot->file, slot->start, slot->end - slot->start);
 	return 1;
@@ -204,6 +242,7 @@ INLINE int on_fault_end(u64 addr, u32 op)
 	if (!t || !mm_of(current_task()))
 		return 0;
 	fault.end_ns = bpf_ktime_get_ns();
+	forget_page(t);
 	if (op == TTFT_OP_FAULT_MAJOR && t->miss_ns && t->near.file.ino) {
 		near_event(t, fault.end_ns, &near); /* the same fault, tried again after reading */
 		take_back(&near);
@@ -212,6 +251,8 @@ INLINE int on_fault_end(u64 addr, u32 op)
 	fault.start_ns = op == TTFT_OP_FAULT_MAJOR && t->miss_ns ? t->miss_ns : t->fault_ns;
 	t->fault_ns = 0;
 	t->miss_ns = 0;
+	if (!fault.start_ns && is_untimed(&fault))
+		fault.start_ns = fault.end_ns;
 	if (!fault.start_ns)
 		return 0;
 	fault.busy_ns = fault.end_ns - fault.start_ns;

@@ -83,21 +83,6 @@ INLINE bool enter_mapping(struct thread *t, long nr, const struct syscall_args *
 	return true;
 }
 
-/* Grows before the programs here are attached: what a thread was in before cannot be told. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u32);
-} armings SEC(".maps");
-
-INLINE u32 arming(void)
-{
-	u32 zero = 0, *now = bpf_map_lookup_elem(&armings, &zero);
-
-	return now ? *now : 0;
-}
-
 /* The kernel leaves a program out that is running on this processor already: for a stranger,
  * maybe, where it may be preempted in it (seen on 7.2). So either half of a call may be missing;
  * each is told by the other one.
@@ -118,7 +103,7 @@ INLINE struct thread *watched_thread(struct task_struct *task, long nr)
 	t = thread_of_current();
 	if (!t)
 		return NULL;
-	now = arming();
+	now = arming(ARMING_FILES);
 	if (t->call && t->wanted && t->arming == now)
 		count_half();
 	t->arming = now;
@@ -240,7 +225,7 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 /* It began after the thread had been seen to begin another one. */
 INLINE bool missed_begin(const struct thread *t, struct task_struct *task)
 {
-	return t->arming == arming() && is_watched(task) && !is_compat_syscall(task);
+	return t->arming == arming(ARMING_FILES) && is_watched(task) && !is_compat_syscall(task);
 }
 
 /* The current thread, at the end of a call that succeeded, if it is one to tell. */

@@ -78,6 +78,9 @@ struct thread {
 	struct own_fault fault;
 	struct near_fault near;
 	u64 miss_ns; /* one that found no page mapped nearby */
+	u64 told_ns; /* when one without a begin was told at once */
+	u32 paging;  /* arming of these programs in which miss_ns and near were set */
+	u32 reserved;
 	u64 late_count;
 	struct late_run late[LATE_RUNS];
 	struct vma_slot slots[VMA_SLOTS];
@@ -168,6 +171,26 @@ INLINE void forget_thread(u32 tid)
 }
 
 #endif
+
+/* Programs that come and go: grows as they do, odd while they are attached, 0 where they never
+ * were. What a thread remembers of another arming is void.
+ */
+#define ARMING_FILES 0
+#define ARMING_PAGING 1
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, u32);
+} armings SEC(".maps");
+
+INLINE u32 arming(u32 which)
+{
+	u32 *now = bpf_map_lookup_elem(&armings, &which);
+
+	return now ? *now : 0;
+}
 
 struct file_facts {
 	u64 ptr;

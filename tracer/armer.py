@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tracer.arming import GROUP, Arming, Change, Why
+from tracer.arming import GROUP, Arming, Change, Why, is_untimed
 from tracer.doubt import Port
 from tracer.errors import KernelError, RecordError
 from tracer.http.first import only_looks
 from tracer.kernel import layouts, wire
 from tracer.kernel.wire import RawPacket
 from tracer.log import log
-from tracer.records import AnyRecord, Armed, Conn
+from tracer.records import AnyRecord, Armed, Conn, Span
 
 #: The next step may be so far off: doubt that comes up before is doubt now.
 _AHEAD_NS = 250_000_000
 _STARTS = frozenset(n for n, kind in layouts.KINDS.items() if kind in ("fork", "exec"))
+_SPAN = next(n for n, kind in layouts.KINDS.items() if kind == "span")
 _PACKET = next(n for n, kind in layouts.KINDS.items() if kind == "packet")
 
 
@@ -71,7 +72,10 @@ class _Order:
 class Armer:
     """`follow()` all records and `step()` now and then, in one thread; `state` from any."""
 
-    def __init__(self, groups: Groups, rings: Rings, arming: Arming) -> None:
+    def __init__(
+        self, groups: Groups, rings: Rings, arming: Arming, beside: Iterable[str] = ()
+    ) -> None:
+        """`beside`: further groups that come and go with it."""
         self._groups = groups
         self._rings = rings
         self._arming = arming
@@ -79,13 +83,19 @@ class Armer:
         self._on = True
         self._trouble: str | None = None
         self._turned: list[tuple[Change | None, Armed]] = []
-        self._beside: list[str] = []
+        self._beside = list(beside)
         self._order = _Order()
         self.state = Armed(ts_ns=arming.since_ns, group=GROUP, on=True, why=arming.why)
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Those that come and go."""
+        return (GROUP, *self._beside)
+
     def begin(self) -> list[AnyRecord]:
         """What is in effect from the start."""
-        return [self.state]
+        with self._lock:
+            return [self.state, *self._turn_beside(self._beside, self.state)]
 
     @property
     def next_ns(self) -> int | None:
@@ -189,6 +199,8 @@ class Armer:
         ts_ns, _, _, kind, _, flags = layouts.HEADER.packer.unpack_from(data)
         if kind in _STARTS:
             return "process"
+        if kind == _SPAN:
+            return "weights" if _untimed(data) else None
         if kind != _PACKET or flags & wire.PACKET_EGRESS:
             return None
         try:
@@ -198,3 +210,11 @@ class Armer:
         assert isinstance(raw, RawPacket)
         sure = ts_ns <= self._order.until_ns(raw.conn)
         return None if sure or not raw.payload or only_looks(raw.payload) else "arrival"
+
+
+def _untimed(data: bytes) -> bool:
+    try:
+        span = wire.decode(data)
+    except RecordError:
+        return False
+    return isinstance(span, Span) and is_untimed(span)

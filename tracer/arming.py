@@ -39,8 +39,10 @@ from tracer.records import (
     Unlisten,
 )
 
-#: The group that comes and goes; all others cost strangers nothing.
+#: The group that comes and goes.
 GROUP = "files"
+#: Goes with it: minor faults, and how long major ones take. That these were is always seen.
+PAGING = "paging"
 
 Why = Literal["start", "process", "arrival", "control", "slow", "weights", "quiet"]
 WORDS: dict[Why, str] = {
@@ -214,6 +216,8 @@ class Arming:
             del self._weights[next(iter(self._weights))]
 
     def _used(self, record: Open | Span | Insert) -> None:
+        if isinstance(record, Span) and is_untimed(record):
+            self._wanted = "weights"
         if record.tgid in self._young:
             self._young[record.tgid] = max(self._young[record.tgid], record.ts_ns)
         if (record.dev, record.ino) not in self._weights:
@@ -363,6 +367,11 @@ class Arming:
         if len(took) < _TYPICAL_OF:
             return self._policy.slow_ns
         return max(self._policy.slow_ns, round(self._policy.factor * median(took)))
+
+
+def is_untimed(span: Span) -> bool:
+    """A page was waited for while nothing took the time."""
+    return span.op == "fault_major" and not span.busy_ns
 
 
 def _harmless(endpoint: str | None) -> bool:

@@ -22,7 +22,7 @@ from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
 from tracer.api_streams import events_fanout, records_fanout
 from tracer.armer import Armer
-from tracer.arming import GROUP, WORDS, Arming, Policy
+from tracer.arming import GROUP, PAGING, WORDS, Arming, Policy
 from tracer.backlog import Backlog
 from tracer.config import Config
 from tracer.derive import derive
@@ -134,7 +134,8 @@ class Daemon:
 
     def _make_armer(self) -> Armer | None:
         """None where the probes that could come and go cannot be had, or not whole."""
-        whole = any(g.group == GROUP and g.attached for g in self._kernel.groups())
+        attached = {g.group for g in self._kernel.groups() if g.attached}
+        whole = GROUP in attached
         if not whole:
             self._kernel.detach(GROUP)  # what is there of it tells nothing, and costs
             return None
@@ -143,7 +144,7 @@ class Daemon:
         if self._config.probes.arming == "always":
             policy = replace(policy, quiet_ns=FOREVER_NS)
         arming = Arming(policy, self._began.monotonic_ns)
-        return Armer(self._kernel, self._kernel.rings, arming)
+        return Armer(self._kernel, self._kernel.rings, arming, attached & {PAGING})
 
     def next_id(self) -> int:
         """The first id not given to any request."""
@@ -323,8 +324,9 @@ class Daemon:
         )
 
     def _probe(self, group: GroupState) -> Probe:
-        comes = group.group in (GROUP, self._devices.comes) and self._config.probes.arming == "auto"
-        armed = self._armer.state if self._armer and comes else None
+        comes = self._armer is not None and group.group in self._armer.groups
+        goes = comes and self._config.probes.arming == "auto"
+        armed = self._armer.state if self._armer and goes else None
         if armed is None:
             return Probe(
                 group=group.group,

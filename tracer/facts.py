@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from tracer import drivers, scene, unseen
-from tracer.arming import GROUP
+from tracer.arming import GROUP, PAGING
 from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
 from tracer.records import File, Span
@@ -72,6 +72,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
     known = s.runner is not None and not off and not t.unseen
     pages_known = not unseen.off(e, "cache", s.start_ns, s.end_ns)
     faults_known = s.runner is not None and not unseen.off(e, "faults", s.start_ns, s.end_ns)
+    minor_known = faults_known and not unseen.off(e, PAGING, s.start_ns, s.end_ns)
     disk = _from_disk(s, files, spans) if known else _accounted(s, files, t.unseen)
     own = [x for x in e.lives if x.tgid != e.front and scene.role(x) != "decoy"]
     forks = [x.fork_ns for x in own if x.fork_ns is not None]
@@ -82,7 +83,7 @@ def of(e: Evidence, t: Timeline) -> Facts:
         weights_bytes=_brought(s, files, spans) if known else None,
         weights_bytes_from_disk=disk if pages_known else None,
         major_faults=_faults(s, spans, "fault_major") if faults_known else None,
-        minor_faults=_faults(s, spans, "fault_minor") if faults_known else None,
+        minor_faults=_faults(s, spans, "fault_minor") if minor_known else None,
         gpu_calls=_gpu_calls(s),
         processes_started=sum(t.start_ns <= x <= t.end_ns for x in forks),
         processes_exited=sum(t.start_ns <= x <= t.end_ns for x in exits),

@@ -58,6 +58,31 @@ def test_majors_untimed_minors(
     assert _counts(seen, path) == seen.said
 
 
+def test_major_faults_are_counted_while_nothing_times_them(
+    kernel: Kernel, watching: Callable[..., Watching], disk: Path
+) -> None:
+    """The first one is told at once: whoever listens then can have them timed."""
+    path = make_file(disk / "untimed", 4 * MIB)
+    kernel.detach("minor")
+    kernel.detach("paging")
+    drop_cache(path)
+    seen = watching("touches", 0, 1, path)
+    assert seen.said == {"minor": 0, "major": 1024}
+    assert _counts(seen, path) == seen.said
+    major = seen.total(path, "fault_major")
+    assert major is not None
+    assert (major.busy_ns, major.bytes) == (0, 4 * MIB)
+    spans = sorted(seen.spans(path, "fault_major"), key=lambda span: span.ts_ns)
+    assert (spans[0].count, sum(span.count for span in spans)) == (1, 1024)
+    kernel.attach("paging")
+    drop_cache(path)
+    seen = watching("touches", 0, 1, path)
+    assert _counts(seen, path) == seen.said == {"minor": 0, "major": 1024}
+    major = seen.total(path, "fault_major")
+    assert major is not None
+    assert major.busy_ns > 1024 * 1000
+
+
 @pytest.mark.parametrize("timed", [True, False])
 def test_cold_faults(
     kernel: Kernel, watching: Callable[..., Watching], disk: Path, timed: bool

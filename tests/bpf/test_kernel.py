@@ -39,7 +39,7 @@ def test_all_programs_attach(built: Path) -> None:
         cpu_ms = (time.process_time_ns() - began_cpu) / 1e6
         assert kernel.probes.missing == {}
         off = {g.group: g.off_because for g in kernel.groups() if not g.attached}
-        assert off == {"minor": "not needed now"}
+        assert off == {"minor": "not needed now", "devices": "not needed now"}
         chosen = {probe.program for probe in kernel.probes.selection.probes}
         assert set(kernel.probes.programs) == chosen
         assert kernel.lost() == {}
@@ -95,8 +95,13 @@ def test_groups_can_be_off(built: Path) -> None:
     with Kernel.open(path=built, off=("sockets", "faults")) as kernel:
         off = {g.group: (g.off_because, g.unseen) for g in kernel.groups() if not g.attached}
     assert off == {
-        "faults": ("off in the configuration", "minor faults, faults that read weights"),
+        "devices": ("not needed now", "calls into the drivers of accelerators"),
+        "faults": ("off in the configuration", "faults that read weights"),
         "minor": ("not needed now", "time of minor faults"),
+        "paging": (
+            "off in the configuration",
+            "minor faults, how long faults that read weights take",
+        ),
         "sockets": (
             "off in the configuration",
             "requests, replies and first tokens, listening ports and connections, "

@@ -60,11 +60,11 @@ class Kernel:
 
 
 class Made:
-    def __init__(self, quiet_ns: int = QUIET_NS) -> None:
+    def __init__(self, quiet_ns: int = QUIET_NS, beside: tuple[str, ...] = ()) -> None:
         self.began_ns = time.monotonic_ns()
         self.kernel = Kernel()
         arming = Arming(Policy(quiet_ns=quiet_ns), self.began_ns)
-        self.armer = Armer(self.kernel, self.kernel, arming)
+        self.armer = Armer(self.kernel, self.kernel, arming, beside)
 
     def step(self, *records: AnyRecord) -> list[tuple[bool, str | None]]:
         return [(a.on, a.why) for a in self.armer.follow(records, time.monotonic_ns())]
@@ -125,6 +125,30 @@ def test_off_when_quiet_then_on_at_the_rings() -> None:
     assert state.ts_ns >= before_ns
     assert made.armer.step(state.ts_ns) == [state], "told once"
     assert made.armer.step(state.ts_ns) == []
+
+
+def test_a_fault_that_nothing_timed_turns_them_on_at_the_rings() -> None:
+    made = Made()
+    made.off()
+    file = (55, 8 << 20 | 1, 0)
+    for op, busy in ((6, 0), (7, 1_500), (7, 0)):  # minor; timed; neither
+        assert made.kernel.did == ["-files"]
+        made.look(pack(layouts.SPAN, 8, *file, 9_000, busy, 4096, 1, op))
+    assert made.kernel.did == ["-files", "+files"]
+    assert made.armer.state.why == "weights"
+
+
+def test_groups_beside_come_and_go_with_it() -> None:
+    made = Made(beside=("paging",))
+    began = [(armed.group, armed.on) for armed in made.armer.begin() if isinstance(armed, Armed)]
+    assert began == [("files", True), ("paging", True)]
+    made.kernel.did.clear()
+    made.off()
+    assert made.kernel.did == ["-files", "-paging"]
+    made.look(fork())
+    assert made.kernel.did == ["-files", "-paging", "+files", "+paging"]
+    turned = made.armer.step(made.armer.state.ts_ns)
+    assert [(armed.group, armed.on) for armed in turned] == [("files", True), ("paging", True)]
 
 
 def test_bytes_after_a_pause_and_the_next_ones_if_these_ask_for_nothing() -> None:

@@ -451,3 +451,13 @@ def test_a_start_of_a_process_turns_them_on_whatever_came_before(
     if not arming.on:
         assert arming.due(at_ns) is not None
     assert arming.on or arming.due(at_ns) == Change(True, "process")
+
+
+def test_a_fault_that_nothing_timed_turns_them_on() -> None:
+    arming = Arming(Policy(), 0)
+    arming.changed(Change(False, "quiet"), at(2))
+    arming.feed(span(2.5, "fault_minor"))
+    arming.feed(msgspec.structs.replace(span(2.5, "fault_major"), busy_ns=1))
+    assert arming.due(at(2.5)) is None
+    arming.feed(span(2.5, "fault_major"))
+    assert arming.due(at(2.5)) == Change(True, "weights")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from bench.arming import explained, phases_agree, verdict
+from bench.arming import explained, facts_agree, phases_agree, verdict
 from bench.thinned import what_arming_keeps
 from demo.__main__ import RECORDING
 from tests.unit.build import Story, ms
@@ -35,7 +36,7 @@ def test_the_same_verdicts_phases_and_figures(
         other = thin[number]
         assert verdict(one) == verdict(other), number
         assert phases_agree(one, other), number
-        assert one.facts == other.facts, number
+        assert facts_agree(one, other), number
         assert other.complete, other.incomplete_because
     if quiet_s < 1:
         assert sum(isinstance(r, Armed) for r in kept) > 20, "they came and went"
@@ -62,12 +63,33 @@ def test_what_is_dropped() -> None:
     story.load(10_000.5, 10_002, 200, 10, token=2)
     policy = Policy(quiet_ns=S, start_ns=S)
     kept = what_arming_keeps(story.records(until=14_000), policy, ms(5))
-    turns = [(r.ts_ns, r.on, r.why) for r in kept if isinstance(r, Armed)]
+    armed = [r for r in kept if isinstance(r, Armed)]
+    turns = [(r.ts_ns, r.on, r.why) for r in armed if r.group == "files"]
     assert turns == [
         (ms(1050), False, "quiet"),
         (ms(10_005), True, "process"),
         (ms(12_000), False, "quiet"),
     ]
+    assert [(r.ts_ns, r.on, r.why) for r in armed if r.group == "paging"] == turns
     assert [r.ts_ns for r in kept if isinstance(r, Open)] == [ms(10_050)]
     assert [r.ts_ns for r in kept if isinstance(r, Span)] == [ms(10_051)]
     assert {r.tgid for r in kept if isinstance(r, Io)} == {100, 200}
+
+
+def test_faults_meanwhile_are_counted_untimed_and_turn_them_on() -> None:
+    """The first of a run that nobody times turns them on; the rest of it is timed."""
+    story = Story()
+    story.file(10)
+    first = Span(
+        ts_ns=ms(5000), end_ns=ms(5100), tgid=100, tid=100, dev=1, ino=10, token=0,
+        op="fault_major", count=100, bytes=100 * 4096, busy_ns=ms(100),
+    )  # fmt: skip
+    minor = msgspec.structs.replace(first, op="fault_minor", ts_ns=ms(4000), end_ns=ms(4001))
+    told = sorted([*story.records(until=9000), first, minor], key=lambda r: r.ts_ns)
+    kept = what_arming_keeps(told, Policy(quiet_ns=S, start_ns=S), ms(5))
+    spans = [r for r in kept if isinstance(r, Span) and r.op.startswith("fault")]
+    assert sorted((r.ts_ns, r.op, r.count, r.busy_ns) for r in spans) == [
+        (ms(5000), "fault_major", 5, 0),
+        (ms(5005), "fault_major", 95, ms(95)),
+    ]
+    assert (ms(5005), "weights") in [(r.ts_ns, r.why) for r in kept if isinstance(r, Armed)]

@@ -65,6 +65,15 @@ def test_on_after_the_bulk_was_opened(at: float) -> None:
     assert sum(d.phases.phases_ns.values()) == d.ttft_ns
 
 
+def test_minor_faults_are_unknown_where_what_counts_them_was_off() -> None:
+    e = warm_router()
+    off = msgspec.structs.replace(turned(False, -5000, "quiet"), group="paging")
+    whole, thin = derive(e), derive(_with(e, armed=(off,)))
+    assert thin.facts == msgspec.structs.replace(whole.facts, minor_faults=None)
+    assert thin.facts.major_faults is not None
+    assert thin.complete
+
+
 def test_what_storage_gave_meanwhile_is_counted_all_the_same() -> None:
     counts = (io(68, 0), io(900, 9 * MIB, 5 * MIB))
     d = derive(router(armed=off_until(870), io=counts))

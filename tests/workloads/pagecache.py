@@ -50,15 +50,20 @@ def drop(path: Path, timeout_s: float = 10.0) -> None:
     """Puts the file out of the page cache, and makes sure that it is out."""
 
     def gone() -> bool:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)  # only clean pages are dropped
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+        _let_go(path)
         return cached_bytes(path) == 0
 
     wait_for(gone, timeout_s, f"the page cache to let go of {path}")
+
+
+def _let_go(path: Path) -> None:
+    """Drops the pages that no process has mapped."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)  # only clean pages are dropped
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 def fill(path: Path) -> None:
@@ -101,6 +106,7 @@ def page_out(pid: int, path: Path, timeout_s: float = 10.0) -> None:
         done = _libc.syscall(_PROCESS_MADVISE, pidfd, vector, len(ranges), _MADV_PAGEOUT, 0)
         if done < 0:
             raise OSError(ctypes.get_errno(), f"process_madvise of {pid}")
+        _let_go(path)  # what was read ahead is cached but not mapped: the call above passes it by
         return cached_bytes(path) <= most
 
     try:

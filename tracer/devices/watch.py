@@ -50,11 +50,6 @@ class DeviceWatch:
         """Whether the group is of use: the host has a device, and a process is watched."""
         return self._held and bool(self._nodes.nodes)
 
-    @property
-    def comes(self) -> str | None:
-        """The group, where it comes and goes with the file probes."""
-        return GROUP if self._runs is not None and self.wanted else None
-
     def state(self, group: GroupState) -> GroupState:
         """Of this group, why it is not of use now; any other as it is."""
         if group.group != GROUP or group.attached or self._runs is None:

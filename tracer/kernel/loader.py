@@ -18,7 +18,7 @@ from tracer.kernel import layouts, libbpf, maps, perf, runstats, wire
 from tracer.kernel.maps import Table
 from tracer.kernel.objectfile import Options, Request, load
 from tracer.kernel.placing import Places
-from tracer.kernel.probes import BESIDE, FOLLOWS, IN_CGROUP, ON_DEMAND, Probes
+from tracer.kernel.probes import BESIDE, FOLLOWS, IN_CGROUP, ON_DEMAND, PAGING, Probes
 from tracer.kernel.ring import Rings
 from tracer.kernel.runstats import RunStats
 from tracer.kernel.sweep import Sweeper
@@ -33,6 +33,8 @@ _KEEP_TOTALS_NS = 60_000_000_000
 _BATCH = 1024
 _SWEEP_EVERY_NS = 5_000_000_000
 _FILES = "files"
+#: Groups whose programs know their arming; in the order of bpf/tracked.bpf.h.
+_ARMINGS = (_FILES, PAGING)
 _MISSED_EVERY_NS = 1_000_000_000
 _REFUSED_MAX = 10_000
 
@@ -71,7 +73,7 @@ class Kernel:
 
     def __init__(self, handle: int, probes: Probes, off: Collection[str]) -> None:
         self._handle = handle
-        self._off = frozenset(off)
+        self._off = frozenset(off) | ({PAGING} if "faults" in off else set())
         self.probes = probes
         self._tables: dict[str, Table] = {}
         self._has_marks = libbpf.has_map(handle, "marks")
@@ -94,7 +96,7 @@ class Kernel:
         self._missed: dict[str, int] = {}
         self._missed_due_ns = 0
         self._refused: dict[str, set[bytes]] = {}
-        self._armings = 0
+        self._armings = dict.fromkeys(_ARMINGS, 0)
         probes.placement.seen = self.table("seen_cgroups")
 
     @classmethod
@@ -182,14 +184,29 @@ class Kernel:
 
     def attach(self, group: str) -> int:
         """Attach a group; ns it took."""
-        if group == _FILES and group not in self.probes.attached:
-            self._armings += 1  # before, so that no call that was begun unseen is missed
-            self.table("armings").put(bytes(4), struct.pack("<I", self._armings))
-        return self.probes.attach(group, self.watched())
+        coming = group not in self.probes.attached
+        if coming:
+            self._turn(group, on=True)  # before, so that no call that was begun unseen is missed
+        try:
+            return self.probes.attach(group, self.watched())
+        except KernelError:
+            if coming:
+                self._turn(group, on=False)
+            raise
 
     def detach(self, group: str) -> int:
         """Detach a group; ns it took."""
+        if group in self.probes.attached:
+            self._turn(group, on=False)
         return self.probes.detach(group)
+
+    def _turn(self, group: str, *, on: bool) -> None:
+        """The programs know that what threads remember of another arming is void."""
+        if group in _ARMINGS:
+            count = self._armings[group] + 1
+            self._armings[group] = count if count % 2 == on else count + 1
+            slot = struct.pack("<I", _ARMINGS.index(group))
+            self.table("armings").put(slot, struct.pack("<I", self._armings[group]))
 
     def groups(self) -> list[GroupState]:
         """Each group, and why it is off where it is."""
@@ -427,12 +444,14 @@ class Kernel:
         now_ns = time.monotonic_ns()
         if now_ns >= self._missed_due_ns:
             self._missed_due_ns = now_ns + _MISSED_EVERY_NS
-            self._missed = {s.program: s.missed for s in self.run_stats() if self._counts(s)}
+            self._missed = {
+                s.program: s.missed for s in self.run_stats() if s.missed and self._counts(s)
+            }
         return found | self._missed
 
     def _counts(self, stats: RunStats) -> bool:
         """Programs at file calls tell themselves which of the left out runs mattered."""
-        return bool(stats.missed) and self.probes.programs[stats.program].probe.group != _FILES
+        return self.probes.programs[stats.program].probe.group != _FILES
 
     # --- what it costs ------------------------------------------------------------------
 

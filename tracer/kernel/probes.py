@@ -38,7 +38,12 @@ class Probe:
 
 _CALLS = "opens, reads and mappings of weights"
 _READING = "faults that read weights"
+_WAITING = "how long faults that read weights take"
 _DRIVER = "calls into the drivers of accelerators"
+
+
+#: What tells more of faults than that they were, at a cost to others: comes and goes with `files`.
+PAGING = "paging"
 
 
 def _calls() -> Iterator[Probe]:
@@ -69,9 +74,14 @@ def _faults() -> Iterator[Probe]:
         "fentry",
     )
     yield Probe(
-        group, "ttft_fault_near", "tp_btf/mm_filemap_map_pages", False, "minor faults", "tracepoint"
+        PAGING,
+        "ttft_fault_near",
+        "tp_btf/mm_filemap_map_pages",
+        False,
+        "minor faults",
+        "tracepoint",
     )
-    yield Probe(group, "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, _READING, "tracepoint")
+    yield Probe(PAGING, "ttft_fault_miss", "tp_btf/mm_filemap_fault", False, _WAITING, "tracepoint")
     yield Probe(group, "ttft_fault_major", "perf_event", False, _READING, "tracepoint")
     yield Probe(group, "ttft_fault_major", "perf_event", False, _READING, "perf")
     yield Probe(group, "ttft_fault_begin", "perf_event", False, "minor faults", "perf")
@@ -146,7 +156,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 #: The way that costs other processes least while attached, for groups that stay.
 CHEAPEST = {"files": "fentry"}
 #: Groups that come in the variant of another one.
-FOLLOWS = {"minor": "faults"}
+FOLLOWS = {"minor": "faults", PAGING: "faults"}
 
 
 @dataclass(frozen=True)
