@@ -7,10 +7,11 @@ import orjson
 from tests.unit.evidence_build import warm
 from tests.unit.scenarios import router, warm_router
 from tests.unit.test_contention import CROWDED, ran, slow
-from tests.unit.test_device import CACHE, MIB, STARTED, call, look
+from tests.unit.test_device import CACHE, STARTED, call, look
 from tracer import answers, render_show
 from tracer.derive import derive
 from tracer.evidence import Evidence
+from tracer.fileevents import MIB
 
 
 def detail(e: Evidence) -> dict[str, object]:
