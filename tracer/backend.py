@@ -116,9 +116,7 @@ class Daemon:
             kernel, driver_calls(), config.devices.nodes, off="devices" in config.probes.off
         )
         self._stacks = Sampling(kernel, config, lambda n: self._engine.put(lambda: [n]), log)
-        self._telemetry = TelemetryWatch(
-            lambda: self._discovery.tree, log, off=not config.devices.telemetry
-        )
+        self._telemetry = TelemetryWatch(log, off=not config.devices.telemetry)
         self._live = Live(
             kernel, self._discovery, HttpReader(), self._armer, self._libraries,
             devices=self._devices, stacks=self._stacks.watch, telemetry=self._telemetry,

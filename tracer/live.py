@@ -105,11 +105,11 @@ class Live:
         self._source.kick()
 
     def drain(
-        self, *, busy: bool, waiting: Callable[[], bool] = lambda: False
+        self, *, busy: bool, waiting: Callable[[], frozenset[int]] = frozenset
     ) -> Iterator[list[AnyRecord]]:
         """All there is, oldest first, in batches. `busy`: running spans and samples as well.
 
-        `waiting`: whether a request has no first token yet, with what was given until then.
+        `waiting`: servers where a request has no first token yet, with what was given until then.
         """
         now_ns = time.monotonic_ns()
         some = ended = False
@@ -125,9 +125,11 @@ class Live:
         records: list[AnyRecord] = []
         if busy or some:  # a short request may have begun and ended in what just came
             records += self._source.sweep(now_ns)
-        records += self._samples(now_ns, busy=busy, waiting=waiting)
+        records += self._samples(now_ns, busy=busy) + self._readings(now_ns, waiting)
         if some or busy:
-            records += self._sampler.processors(time.monotonic_ns(), waiting=waiting(), ended=ended)
+            records += self._sampler.processors(
+                time.monotonic_ns(), waiting=bool(waiting()), ended=ended
+            )
         if self._libraries is not None and (some or busy or self._was_busy):
             records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
         if self._devices is not None and (some or busy or self._was_busy):
@@ -146,13 +148,18 @@ class Live:
             records.append(Tick(ts_ns=now_ns))
         yield records
 
-    def _samples(self, now_ns: int, *, busy: bool, waiting: Callable[[], bool]) -> list[AnyRecord]:
-        found: list[AnyRecord] = []
-        if self._telemetry is not None:
-            found += self._telemetry.collect(now_ns, waiting=busy and waiting())
+    def _samples(self, now_ns: int, *, busy: bool) -> list[AnyRecord]:
         if busy:
-            return found + self._sampler.during(now_ns)
-        return found + (self._sampler.after(now_ns) if self._was_busy else [])
+            return self._sampler.during(now_ns)
+        return self._sampler.after(now_ns) if self._was_busy else []
+
+    def _readings(self, now_ns: int, waiting: Callable[[], frozenset[int]]) -> list[AnyRecord]:
+        """Of devices that servers hold at which a request waits."""
+        if self._telemetry is None:
+            return []
+        fronts = waiting()
+        tree = self._discovery.tree.items() if fronts else ()
+        return self._telemetry.collect(now_ns, tuple(t for t, m in tree if m.front in fronts))
 
     def _arm(self, records: list[AnyRecord], now_ns: int) -> list[AnyRecord]:
         """Probes that came or went, and what was read while some were off."""

@@ -63,8 +63,8 @@ class Pipeline:
         """Ids of the requests that are not over."""
         return self._fold.open_ids()
 
-    def waiting(self) -> bool:
-        """Whether a request has not got its first token yet."""
+    def waiting(self) -> frozenset[int]:
+        """Fronts of servers where a request has not got its first token yet."""
         return self._fold.waiting()
 
     def explain_open(self, now_ns: int) -> list[Derived]:

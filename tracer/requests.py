@@ -143,9 +143,10 @@ class Fold:
         """Ids of the requests that are not over."""
         return tuple(talk.id or 0 for talk in self._open())
 
-    def waiting(self) -> bool:
-        """Whether a request has not got its first token yet."""
-        return any(t.first_token_ns is None for t in self._open() if t.end_ns is None)
+    def waiting(self) -> frozenset[int]:
+        """Fronts of servers where a request has not got its first token yet."""
+        waits = (t for t in self._open() if t.end_ns is None and t.first_token_ns is None)
+        return frozenset(t.server.tgid for t in waits if t.server is not None)
 
     def finish(self) -> list[Evidence]:
         """Evidence of all requests not reported for good; to call when no more records come."""

@@ -34,7 +34,7 @@ class Quiet(Live):
         self.turns.acquire()
 
     def drain(
-        self, *, busy: bool, waiting: Callable[[], bool] = lambda: False
+        self, *, busy: bool, waiting: Callable[[], frozenset[int]] = frozenset
     ) -> Iterator[list[AnyRecord]]:
         self.ns += 1
         yield [Tick(ts_ns=self.ns)]

@@ -60,14 +60,11 @@ class Watched:
     def __init__(self, host: Host, limit_ns: int = 5_000 * MS) -> None:
         self.said: list[str] = []
         self.found: list[AnyRecord] = []
-        self.tree = [HOLDER]
-        self.watch = TelemetryWatch(
-            lambda: self.tree, self.said.append, host.places, limit_ns=limit_ns
-        )
+        self.watch = TelemetryWatch(self.said.append, host.places, limit_ns=limit_ns)
 
     def turn(self, waiting: bool) -> int:
         """As the engine does with each look; how many readings there are so far."""
-        self.found += self.watch.collect(time.monotonic_ns(), waiting=waiting)
+        self.found += self.watch.collect(time.monotonic_ns(), (HOLDER,) if waiting else ())
         return len(self.found)
 
 
@@ -148,8 +145,8 @@ def test_nothing_waits_on_a_host_without_devices(tmp_path: Path) -> None:
 
 
 def test_off(nvml: StandIn, host: Host) -> None:
-    watch = TelemetryWatch(lambda: [HOLDER], pytest.fail, host.places, off=True)
-    assert watch.collect(0, waiting=True) == []
+    watch = TelemetryWatch(pytest.fail, host.places, off=True)
+    assert watch.collect(0, (HOLDER,)) == []
     assert threads() == []
 
 
@@ -204,7 +201,7 @@ def test_a_second_hang_ends_it(nvml: StandIn, host: Host) -> None:
     assert one.turn(True) == 0
     blocked.set()
     until(lambda: not threads(), "it ends")
-    assert one.watch.collect(time.monotonic_ns(), waiting=True) == []
+    assert one.watch.collect(time.monotonic_ns(), (HOLDER,)) == []
     assert nvml.calls("nvmlInitWithFlags") == nvml.calls("nvmlShutdown")
 
 
@@ -268,9 +265,9 @@ PROGRAM = """
     from tracer.telemetry.watch import TelemetryWatch
     from pathlib import Path
     import tracer.backend
-    watch = TelemetryWatch(lambda: [1], print, Places(Path("/nowhere/proc"), Path("/nowhere/sys")))
-    for waiting in (True, False, True):
-        assert watch.collect(time.monotonic_ns(), waiting=waiting) == []
+    watch = TelemetryWatch(print, Places(Path("/nowhere/proc"), Path("/nowhere/sys")))
+    for tgids in ((1,), (), (1,)):
+        assert watch.collect(time.monotonic_ns(), tgids) == []
     names = [t.name for t in threading.enumerate()]
     print([m for m in ("pynvml", "importlib.metadata") if m in sys.modules], names)
 """

@@ -20,17 +20,16 @@ _CLOSE_S = 1.0
 
 class TelemetryWatch:
     """Owned by the engine's thread; no thread of its own before a request waits on a host with a
-    device. `tree`: the watched processes.
+    device.
 
     A thread that hangs is left behind and named: NVIDIA's library is then not used any more, as no
     other thread may touch it; a second one that hangs ends all of it.
     """
 
     def __init__(
-        self, tree: Callable[[], Iterable[int]], say: Callable[[str], None],
-        places: Places | None = None, *, limit_ns: int = LIMIT_NS, off: bool = False,
+        self, say: Callable[[str], None], places: Places | None = None, *,
+        limit_ns: int = LIMIT_NS, off: bool = False,
     ) -> None:  # fmt: skip
-        self._tree = tree
         self._say = say
         self._places = Places() if places is None else places
         self._limit_ns = limit_ns
@@ -39,7 +38,7 @@ class TelemetryWatch:
         self._worker: Worker | None = None
         self._glanced_ns: int | None = None
         self._there = False
-        self._wanted: tuple[int, ...] | None = None
+        self._wanted: tuple[int, ...] = ()
         self._read = 0
         self._names: dict[str, str] = {}
         self._troubles: dict[str, None] = {}
@@ -52,14 +51,15 @@ class TelemetryWatch:
         if any(type(r) is Exit and r.tgid in worker.held for r in records):
             worker.look()
 
-    def collect(self, now_ns: int, *, waiting: bool) -> list[AnyRecord]:
-        """Readings since the last call. `waiting`: a request has no first token yet."""
+    def collect(self, now_ns: int, tgids: tuple[int, ...]) -> list[AnyRecord]:
+        """Readings since the last call. `tgids`: of servers where a request has no first token yet,
+        none where none waits."""
         if self._off:
             return []
-        if waiting:
-            self._want(now_ns)
-        elif self._wanted is not None:
-            self._wanted = None
+        if tgids:
+            self._want(tgids, now_ns)
+        elif self._wanted:
+            self._wanted = ()
             if self._worker is not None:
                 self._worker.enough()
         if self._worker is None:
@@ -92,13 +92,12 @@ class TelemetryWatch:
             worker.leave()
             worker.join(_CLOSE_S)
 
-    def _want(self, now_ns: int) -> None:
+    def _want(self, tgids: tuple[int, ...], now_ns: int) -> None:
         if self._worker is None:
             if not self._present(now_ns):
                 return
             nvml = self._nvml
             self._worker = Worker(lambda step: Reader(self._places, self._trouble, step, nvml=nvml))
-        tgids = tuple(self._tree())
         if tgids != self._wanted:
             self._wanted = tgids
             self._worker.want(tgids, now_ns)
@@ -116,7 +115,7 @@ class TelemetryWatch:
     def _abandon(self, what: str) -> None:
         assert self._worker is not None
         self._worker.leave()
-        self._worker = self._wanted = None
+        self._worker, self._wanted = None, ()
         if self._nvml and what.startswith("nvml"):
             self._nvml = False
             rest = "of NVIDIA devices only what the kernel tells is known from now on"
