@@ -151,13 +151,27 @@ def test_every_call_by_the_librarys_own_look_up(
     assert stage.said == []
 
 
-def test_direct_calls(stage: Scene, stand_ins: dict[str, Path], folder: Path) -> None:
+@pytest.mark.parametrize("name", ["cuda", "hip"])
+def test_direct_calls(stage: Scene, stand_ins: dict[str, Path], folder: Path, name: str) -> None:
     """Linked when built: the library is there before main() begins."""
-    with Caller(make_caller(folder, stand_ins["cuda"])) as caller:
+    catalogue = Catalogue(shipped())
+    (library,) = (x for x in catalogue.libraries if x.name == name)
+    with Caller(make_caller(folder, stand_ins[name], library.symbols)) as caller:
         stage.adopt(caller)
-        stage.probed(caller, "cuda")
-        caller.tell("direct 11 1048577")
-        assert stage.total("cuMemcpyHtoD_v2") == (11, 11 * 1048577, None)
+        stage.probed(caller, name)
+        expected: dict[str, tuple[int, int | None, int | None]] = {}
+        for symbol, number in library.symbols.items():
+            row, count = catalogue.rows[number], 2 + number % 3
+            (*pokes, arguments), amount = _arguments(row)
+            for poke in pokes:
+                caller.tell(poke)
+            caller.tell(f"direct {symbol} {count} {arguments}")
+            before = expected.get(row.symbol, (0, 0, None))
+            size = (before[1] or 0) + count * amount if row.unit == "bytes" else None
+            expected[row.symbol] = (before[0] + count, size, None)
+        stage.take()
+        assert {symbol: stage.total(symbol) for symbol in expected} == expected
+    assert stage.said == []
 
 
 def test_opened_later_is_told_by_the_loader(

@@ -10,7 +10,7 @@
  *   decode NAME COUNT TOKENS   with a batch passed by value
  *   answer NAME ARG...         one call; answers with what it returned, 32 bits
  *   thread NAME COUNT ARG...   the same as call, in a thread that ends
- *   direct COUNT BYTES         cuMemcpyHtoD_v2, linked when this was built
+ *   direct NAME COUNT ARG...   the same as call, but linked when this was built
  *   spin NAME COUNT ARG...     as call; answers with processor time of each call, ns
  */
 #define _GNU_SOURCE
@@ -36,7 +36,17 @@ typedef int (*asker)(const char *, void **, int, uint64_t, int *);
 #define CUDA_VERSION 12080 /* whose names are asked for */
 
 #ifdef DIRECT
-long cuMemcpyHtoD_v2(uint64_t, uint64_t, uint64_t);
+#include DIRECT /* LINKED_ALL: LINKED(NAME) for each function of the library */
+
+#define LINKED(name) long name(void);
+LINKED_ALL
+#undef LINKED
+#define LINKED(name) {#name, name},
+static const struct {
+	const char *name;
+	long (*at)(void);
+} linked[] = {LINKED_ALL};
+#undef LINKED
 #endif
 
 static uint64_t block[512];
@@ -67,6 +77,17 @@ static void *find(const char *name)
 	}
 	return at;
 }
+
+#ifdef DIRECT
+static void *find_linked(const char *name)
+{
+	for (size_t i = 0; name && i < sizeof(linked) / sizeof(*linked); i++)
+		if (!strcmp(linked[i].name, name))
+			return (void *)linked[i].at;
+	fprintf(stderr, "not linked to %s\n", name ? name : "?");
+	exit(1);
+}
+#endif
 
 /* By the library's own look-up, which gives the newest function of that name. */
 static void *asked(uint64_t flags, const char *name)
@@ -182,10 +203,8 @@ static void obey(char *line)
 		printf("%.1f ", (double)(now() - began) / w.count);
 #ifdef DIRECT
 	} else if (!strcmp(word, "direct")) {
-		long count = number(&rest), bytes = number(&rest);
-
-		while (count-- > 0)
-			cuMemcpyHtoD_v2(0, 0, bytes);
+		prepare(&w, find_linked(strtok_r(NULL, " \n", &rest)), &rest);
+		work(&w);
 #endif
 	} else {
 		fprintf(stderr, "what is %s?\n", word);

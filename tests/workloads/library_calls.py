@@ -77,10 +77,14 @@ def make_library(
     return target
 
 
-def make_caller(folder: Path, linked: Path | None = None) -> Path:
-    """The program; `linked`: a library it is linked to, for calls that need no look-up."""
-    target = folder / ("caller-linked" if linked else "caller")
-    extra = [] if linked is None else ["-DDIRECT", str(linked), f"-Wl,-rpath,{linked.parent}"]
+def make_caller(folder: Path, linked: Path | None = None, symbols: Iterable[str] = ()) -> Path:
+    """The program; `linked`: a library whose `symbols` it is linked to, so needs no look-up."""
+    if linked is None:
+        target, extra = folder / "caller", []
+    else:
+        target, header = folder / f"caller-{linked.name}", folder / f"{linked.name}.h"
+        header.write_text(f"#define LINKED_ALL {' '.join(f'LINKED({name})' for name in symbols)}\n")
+        extra = [f'-DDIRECT="{header}"', str(linked), f"-Wl,-rpath,{linked.parent}"]
     command = ["clang", "-O1", "-o", str(target), str(SOURCE), *extra, "-ldl", "-lpthread"]
     subprocess.run(command, check=True)
     return target
