@@ -24,7 +24,7 @@ from tracer.kernel.runstats import RunStats
 from tracer.kernel.sweep import Sweeper
 from tracer.kernel.variants import AUTO
 from tracer.kernel.wire import Raw, RawMagic, RawUnseen
-from tracer.records import Exit, Insert, Op, Span, Unlisten
+from tracer.records import Exit, Fork, Insert, Op, Span, Unlisten
 
 #: How long totals of an ended process are kept, ns.
 _KEEP_TOTALS_NS = 60_000_000_000
@@ -372,6 +372,8 @@ class Kernel:
             if isinstance(raw, Exit):
                 self._ended.append((raw.ts_ns, raw.tgid))
                 found += self._sweeper.end_of(raw.tgid)
+            elif isinstance(raw, Fork):
+                self.probes.forked(raw.parent, raw.child)
         return found
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
@@ -402,7 +404,7 @@ class Kernel:
         while self._ended and now_ns - self._ended[0][0] > _KEEP_TOTALS_NS:
             gone.add(self._ended.popleft()[1])
         if gone:
-            self.probes.drop_events(gone, self.watched())
+            self.probes.drop_events(gone)
             totals = self.table("totals")
             for key, _ in list(totals.items()):
                 if layouts.TOTAL_KEY.packer.unpack(key)[2] in gone:

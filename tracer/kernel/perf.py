@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import struct
+from collections.abc import Collection
 from pathlib import Path
 
 from tracer.kernel import libbpf
@@ -66,6 +67,8 @@ class FaultEvents:
     def __init__(self, programs: dict[str, int]) -> None:
         self._programs = programs
         self._fds: dict[int, list[int]] = {}
+        self._heirs: dict[int, int] = {}
+        self._ended: set[int] = set()
 
     @property
     def covered(self) -> set[int]:
@@ -80,6 +83,23 @@ class FaultEvents:
             for tid in fresh:
                 fds += self._open_thread(tid)
             done |= fresh
+
+    def forked(self, parent: int, child: int) -> None:
+        """A child inherits the events of its parent, or those that one inherited."""
+        owner = parent if parent in self._fds else self._heirs.get(parent)
+        if owner is not None:
+            self._heirs[child] = owner
+
+    def ended(self, tgids: Collection[int]) -> None:
+        """Give back the events of processes that are gone, and that nobody has inherited.
+
+        Closing an event ends it in the children that inherited it, so it stays while one runs.
+        """
+        for tgid in tgids:
+            self._heirs.pop(tgid, None)
+        self._ended.update(tgid for tgid in tgids if tgid in self._fds)
+        for tgid in self._ended - set(self._heirs.values()):
+            self.remove(tgid)
 
     def _open_thread(self, tid: int) -> list[int]:
         fds: list[int] = []
@@ -96,6 +116,7 @@ class FaultEvents:
         return fds
 
     def remove(self, tgid: int) -> None:
+        self._ended.discard(tgid)
         for fd in self._fds.pop(tgid, []):
             os.close(fd)
 

@@ -303,16 +303,15 @@ class Probes:
         for events in self._events.values():
             events.remove(tgid)
 
-    def drop_events(self, ended: Collection[int], watched: Collection[int]) -> None:
-        """Give back the events of processes that ended long ago.
-
-        Closing an event ends it in the children that inherited it, so all stay while one of
-        those still runs.
-        """
+    def forked(self, parent: int, child: int) -> None:
+        """Events of a process go on in its children."""
         for events in self._events.values():
-            if events.covered >= set(watched):
-                for tgid in ended:
-                    events.remove(tgid)
+            events.forked(parent, child)
+
+    def drop_events(self, ended: Collection[int]) -> None:
+        """Give back the events of processes that ended long ago."""
+        for events in self._events.values():
+            events.ended(ended)
 
     def close(self) -> None:
         self._attached.clear()
