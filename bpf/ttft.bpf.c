@@ -8,6 +8,9 @@
 #include "faults_fentry.bpf.c"
 #endif
 #include "devices.bpf.c"
+#ifndef TTFT_PLAIN
+#include "devices_fentry.bpf.c"
+#endif
 #include "cache.bpf.c"
 #include "stacks.bpf.c"
 #if __has_include("sockets.bpf.c")

@@ -281,11 +281,12 @@ def test_any_bytes_of_a_record(data: bytes) -> None:
 
 
 class FakeKernel:
-    """Its maps, and the programs that it could have."""
+    """Its maps, and a program of each group that it could have."""
 
-    def __init__(self, *programs: str) -> None:
+    def __init__(self, *groups: str) -> None:
         self.maps: dict[str, Map] = {}
-        self.probes = SimpleNamespace(programs=dict.fromkeys(programs))
+        programs = {g: SimpleNamespace(probe=SimpleNamespace(group=g)) for g in groups}
+        self.probes = SimpleNamespace(programs=programs)
 
     def table(self, name: str) -> Map:
         return self.maps.setdefault(name, Map())
@@ -294,7 +295,7 @@ class FakeKernel:
 def watch(
     root: Path, kernel: FakeKernel | None = None, **kw: Any
 ) -> tuple[DeviceWatch, FakeKernel]:
-    kernel = kernel or FakeKernel("ttft_device_enter", "ttft_device_leave")
+    kernel = kernel or FakeKernel("files", "devices")
     return DeviceWatch(cast(Kernel, kernel), table(), root=root, **kw), kernel
 
 
@@ -347,7 +348,7 @@ def test_an_unknown_device_may_be_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("off", [True, False])
 def test_without_the_programs_all_of_it_does_nothing(tmp_path: Path, off: bool) -> None:
-    kernel = FakeKernel(*(("ttft_device_enter", "ttft_device_leave") if off else ()))
+    kernel = FakeKernel("files", *(("devices",) if off else ()))
     made, _ = watch(host(tmp_path, devices=DEVICES), kernel, off=off)
     assert made.note([started()]) == [] and not made.refresh() and not made.wanted
     assert made.sweep(1) == [] and made.collect(1, busy=True) == []

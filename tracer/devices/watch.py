@@ -16,7 +16,6 @@ from tracer.records import AnyRecord, DeviceCall, Exec, Exit, Process
 
 #: The probe group.
 GROUP = "devices"
-_PROGRAMS = ("ttft_device_enter", "ttft_device_leave")
 _SWEEP_EVERY_NS = 5_000_000_000
 
 
@@ -41,7 +40,7 @@ class DeviceWatch:
         self._held = False
         programs = kernel.probes.programs
         self._runs: DeviceRuns | None = None
-        if not off and all(name in programs for name in _PROGRAMS):
+        if not off and any(one.probe.group == GROUP for one in programs):
             runs, holders = kernel.table("device_runs"), kernel.table("device_holders")
             self._runs = DeviceRuns(runs, holders, self.record)
 

@@ -57,6 +57,18 @@ def _calls() -> Iterator[Probe]:
         yield Probe("files", f"ttft_{name}_done", f"fexit/{function}", False, _CALLS, "fentry")
 
 
+def _driver_calls() -> Iterator[Probe]:
+    """Begin and end of each call that may be on a device."""
+    arm = platform.machine() == "aarch64"
+    prefix = "__arm64_sys_" if arm else "__x64_sys_"
+    calls = ("ioctl", "mmap", "close", "ppoll", *(() if arm else ("poll",)))
+    functions = {call: prefix + call for call in calls} | {"open": "do_sys_openat2"}
+    for name, function in functions.items():
+        for ending, kind in (("", "fentry"), ("_done", "fexit")):
+            program = f"ttft_device_{name}{ending}"
+            yield Probe("devices", program, f"{kind}/{function}", False, _DRIVER, "fentry")
+
+
 def _faults() -> Iterator[Probe]:
     """Three ways to see faults of files."""
     group = "faults"
@@ -101,8 +113,9 @@ PROBES = (
     Probe("files", "ttft_sys_exit", "tp_btf/sys_exit", False, _CALLS, "tracepoint"),
     *_calls(),
     *_faults(),
-    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER),
-    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER),
+    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER, "tracepoint"),
+    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER, "tracepoint"),
+    *_driver_calls(),
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("sockets", "ttft_ingress", "cgroup_skb/ingress", True, "requests"),
@@ -151,10 +164,11 @@ BESIDE = {"devices": "files"}
 #: costs these as much as `minor` does.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "files": ("tracepoint", "fentry"),
+    "devices": ("tracepoint", "fentry"),
     "faults": ("tracepoint", "fentry", "perf"),
 }
 #: The way that costs other processes least while attached, for groups that stay.
-CHEAPEST = {"files": "fentry"}
+CHEAPEST = {"files": "fentry", "devices": "fentry"}
 #: Groups that come in the variant of another one.
 FOLLOWS = {"minor": "faults", PAGING: "faults"}
 
