@@ -38,7 +38,7 @@ class DeviceWatch:
         self._filled = False
         self._swept_ns = 0
         self._held = False
-        programs = kernel.probes.programs
+        programs = kernel.probes.programs.values()
         self._runs: DeviceRuns | None = None
         if not off and any(one.probe.group == GROUP for one in programs):
             runs, holders = kernel.table("device_runs"), kernel.table("device_holders")
