@@ -69,8 +69,20 @@ class Cost(_State, frozen=True):
     bpf_runs: int | None = None
 
 
+class Clocks(_State, frozen=True):
+    """What the clocks did since the daemon began. `last_step_s`: positive: set ahead."""
+
+    steps: int = 0
+    last_step_s: float | None = None
+    suspensions: int = 0
+    suspended_s: float = 0.0
+
+
 class History(_State, frozen=True):
-    """The state of the store; `trouble` and `hint` when it cannot be written."""
+    """The state of the store; `trouble` and `hint` when it cannot be written.
+
+    `set_aside`: damaged ones that were kept beside it.
+    """
 
     path: str
     size_bytes: int | None = None
@@ -78,6 +90,7 @@ class History(_State, frozen=True):
     dropped: int = 0
     trouble: str | None = None
     hint: str | None = None
+    set_aside: tuple[str, ...] = ()
 
 
 class Export(_State, frozen=True):
@@ -114,6 +127,7 @@ class Status(_State, frozen=True):
     cost: Cost = Cost()
     open_requests: int = 0
     exports: tuple[Export, ...] = ()
+    clock: Clocks = Clocks()
     telemetry: Telemetry = Telemetry()
 
 

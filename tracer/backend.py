@@ -11,12 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tracer import __version__
 from tracer.ahead import Ahead
 from tracer.answers import answer, dumps
-from tracer.answers_state import Cost, History, ModelSeen, Probe, Status, Telemetry
+from tracer.answers_state import Clocks, Cost, History, ModelSeen, Probe, Status, Telemetry
 from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_socket import Place
@@ -34,6 +34,7 @@ from tracer.doubt import FOREVER_NS
 from tracer.engine import Engine
 from tracer.errors import TtftError
 from tracer.exports import Exports
+from tracer.host.clock import Clock
 from tracer.host.discovery import Discovery, Rule
 from tracer.host.own import cpu_ns, give_back, pss_bytes
 from tracer.host.place import place_of
@@ -105,6 +106,8 @@ class Daemon:
         self.store = store
         self.metrics = Metrics()
         self._began = _Began(time.monotonic_ns(), time.time_ns(), cpu_ns())
+        self._host = self._this_host()
+        self._clock = Clock(self._host, say=log)
         self._overview = Overview(store.models())
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
@@ -120,6 +123,7 @@ class Daemon:
         self._live = Live(
             kernel, self._discovery, HttpReader(), self._armer, self._libraries,
             devices=self._devices, stacks=self._stacks.watch, telemetry=self._telemetry,
+            clock=self._clock,
         )  # fmt: skip
         self._next_id = store.next_id()
         self._pipeline = Pipeline()
@@ -196,21 +200,22 @@ class Daemon:
             if failed.done():
                 failed.result()
 
-    def _context(self) -> list[AnyRecord]:
-        now = self._began.monotonic_ns
-        offset = self._began.wall_ns - now
-        uname = platform.uname()
-        host = Host(
+    def _this_host(self) -> Host:
+        now, uname = self._began.monotonic_ns, platform.uname()
+        return Host(
             ts_ns=now,
-            wall_offset_ns=offset,
+            wall_offset_ns=self._began.wall_ns - now,
             machine=uname.machine,
             kernel=uname.release,
             version=__version__,
             began_ns=now,
         )
+
+    def _context(self) -> list[AnyRecord]:
+        now, offset = self._began.monotonic_ns, self._host.wall_offset_ns
         start = Start(ts_ns=now, next_id=self._next_id, last_model=self.store.last_models())
         warm = self.store.warm_context(wall_offset_ns=offset)
-        return [host, self._config.settings(now), start, *self._not_there(now), *warm]
+        return [self._host, self._config.settings(now), start, *self._not_there(now), *warm]
 
     def _not_there(self, now_ns: int) -> list[Armed]:
         """Probe groups that are off for good: what they would see is unknown, not nothing."""
@@ -258,7 +263,7 @@ class Daemon:
             await asyncio.to_thread(self.store.flush)
             if time.monotonic() - last_trim >= _TRIM_EVERY_S:
                 last_trim = time.monotonic()
-                await asyncio.to_thread(self.store.trim, time.time_ns())
+                await asyncio.to_thread(self.store.trim, self._clock.cautious_ns())
             found = str(self.store.trouble) if self.store.trouble else None
             if found and found != trouble:
                 log(f"history: {found}; kept in memory, will be tried again")
@@ -301,7 +306,7 @@ class Daemon:
         return Status(
             version=__version__,
             pid=os.getpid(),
-            began_wall_ns=self._began.wall_ns,
+            began_wall_ns=self._began.monotonic_ns + self._clock.offset_ns,
             kernel=platform.release(),
             machine=platform.machine(),
             history=History(
@@ -311,6 +316,7 @@ class Daemon:
                 dropped=self.store.dropped,
                 trouble=trouble.message if trouble else None,
                 hint=trouble.hint if trouble else None,
+                set_aside=tuple(self.store.set_aside),
             ),
             servers=tuple(replace(s, place=place_of(s.pid)) for s in self._overview.servers()),
             probes=tuple(map(self._probe, map(self._devices.state, self._kernel.groups()))),
@@ -318,6 +324,7 @@ class Daemon:
             cost=self._cost(),
             open_requests=self._engine.open_requests,
             exports=self._exports.states(),
+            clock=Clocks(**asdict(self._clock.seen)),
             telemetry=Telemetry(**self._telemetry.state()),
         )
 

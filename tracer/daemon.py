@@ -123,6 +123,10 @@ def _as_trouble(state: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        from tracer.store.database import refuses
+
+        if refuses(error):  # the history goes on in memory, and says so
+            return
         raise TtftError(
             f"cannot make the state folder {state}: {error.strerror}",
             "give another one with --state, or make it writable for this user; "

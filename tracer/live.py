@@ -14,6 +14,7 @@ from tracer.armer import Armer
 from tracer.arming import LATE
 from tracer.devices.watch import GROUP as DEVICES
 from tracer.devices.watch import DeviceWatch
+from tracer.host.clock import Clock
 from tracer.host.discovery import Discovery, Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
@@ -57,8 +58,10 @@ class Live:
         devices: DeviceWatch | None = None,
         stacks: StackWatch | None = None,
         telemetry: TelemetryWatch | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`armer` None: all probes stay as they are."""
+        self._clock = clock
         self._source = source
         self._armer = armer
         self._discovery = discovery
@@ -145,6 +148,7 @@ class Live:
         records += self._arm(records, now_ns)
         if some or records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
+            records += self._clock.look() if self._clock else []
             records.append(Tick(ts_ns=now_ns))
         yield records
 

@@ -25,7 +25,25 @@ def status(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> li
         *_history(answer["history"], paint),
         *_exports(answer.get("exports", []), paint),
         *_telemetry(answer.get("telemetry"), paint),
+        *_clock(answer.get("clock", {}), paint),
     ]
+
+
+def _clock(clock: Json, paint: Paint) -> list[str]:
+    """Only where it did anything but run."""
+    told = []
+    if clock.get("steps"):
+        step = clock["last_step_s"]
+        times = "once" if clock["steps"] == 1 else f"{clock['steps']} times, last"
+        way = "ahead" if step > 0 else "back"
+        told.append(f"set {times} by {duration(abs(step) * 1e3)} {way}")
+    if clock.get("suspensions"):
+        times = "once" if clock["suspensions"] == 1 else f"{clock['suspensions']} times"
+        told.append(f"stood still {times} for {duration(clock['suspended_s'] * 1e3)} (suspended)")
+    if not told:
+        return []
+    lines = wrap("; ".join(told), COLUMNS, "Clock    ", " " * 9)
+    return [paint("dim", line) for line in lines]
 
 
 def _servers(servers: list[Json], paint: Paint) -> list[str]:
@@ -134,6 +152,9 @@ def _history(history: Json, paint: Paint) -> list[str]:
         text = f"not written: {history['trouble']}; {history['pending']} requests wait in memory"
         lines += [paint("bad", line) for line in wrap(text, COLUMNS, " " * 9, " " * 9)]
         lines += wrap(history["hint"] or "", COLUMNS, "      -> ", " " * 9)
+    for name in history.get("set_aside", []):
+        text = f"a damaged history was set aside as {name}, and a new one begun"
+        lines += [paint("bad", line) for line in wrap(text, COLUMNS, " " * 9, " " * 9)]
     if history["dropped"]:
         lines += wrap(f"{history['dropped']} requests were dropped", COLUMNS, " " * 9, " " * 9)
     return lines
