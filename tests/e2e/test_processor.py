@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.e2e.conftest import Ask
 from tests.workloads import llama, pagecache
 from tests.workloads.quota import Quota
 from tests.workloads.throttle import Throttle
-from tests.workloads.ttftd import Json, Ttftd
+from tests.workloads.ttftd import UNIT_NICE, Json, Ttftd
 from tests.workloads.waiting import wait_for
 from tracer.host.processors import host_busy_ns
 
@@ -30,32 +31,37 @@ HOGS = 8
 ASLEEP_S = 3.0
 
 
-@pytest.fixture
-def server(weights: Path, tmp_path: Path, daemon: Ttftd) -> Iterator[llama.LlamaServer]:
-    """One model, one thread, of no higher priority than anybody else."""
+@dataclass
+class Scene:
+    """A daemon, and a server of one model that it has seen answer `WARM` requests."""
+
+    daemon: Ttftd
+    server: llama.LlamaServer
+    ask: Ask
+
+    def chat(self) -> llama.Reply:
+        with self.server.client(keep_alive=False) as client:
+            return self.ask(lambda: client.chat("alpha", PROMPT, 2, cache_prompt=False))
+
+    def explained(self) -> Json:
+        """One more of the same length, and what is said of it."""
+        (answer,) = self.daemon.explained([self.chat()])
+        return answer
+
+
+@pytest.fixture(scope="module")
+def scene(weights: Path, tmp_path_factory: pytest.TempPathFactory, ask: Ask) -> Iterator[Scene]:
+    """One thread, of no higher priority than anybody else."""
+    folder = tmp_path_factory.mktemp("processor")
     options = ("-m", str(weights / "alpha.gguf"), "-c", "1024", *llama.CALM)
-    with llama.LlamaServer(options, log=tmp_path / "server.log") as running:
-        daemon.wait_server(running.port)
-        yield running
-
-
-def chat(server: llama.LlamaServer, ask: Ask) -> llama.Reply:
-    with server.client(keep_alive=False) as client:
-        return ask(lambda: client.chat("alpha", PROMPT, 2, cache_prompt=False))
-
-
-def slow_prompt(
-    server: llama.LlamaServer,
-    daemon: Ttftd,
-    ask: Ask,
-    slowed: Callable[[], AbstractContextManager[None]],
-) -> Json:
-    """The answer for a prompt during `slowed`, warm ones of the same length having gone before."""
-    daemon.explained([chat(server, ask) for _ in range(WARM)])
-    with slowed():
-        reply = chat(server, ask)
-    (answer,) = daemon.explained([reply])
-    return answer
+    with (
+        Ttftd(folder / "ttftd", nice=UNIT_NICE) as daemon,
+        llama.LlamaServer(options, log=folder / "server.log") as server,
+    ):
+        daemon.wait_server(server.port)
+        made = Scene(daemon, server, ask)
+        daemon.explained([made.chat() for _ in range(WARM)])
+        yield made
 
 
 @contextlib.contextmanager
@@ -76,8 +82,9 @@ def busy_processors() -> Iterator[None]:
             hog.wait()
 
 
-def test_others_use_the_processor(server: llama.LlamaServer, daemon: Ttftd, ask: Ask) -> None:
-    answer = slow_prompt(server, daemon, ask, busy_processors)
+def test_others_use_the_processor(scene: Scene) -> None:
+    with busy_processors():
+        answer = scene.explained()
     spike = answer["spike"]
     assert spike["is_spike"], (answer["ttft_ms"], answer["phases_ms"], spike)
     assert (spike["dominant"], spike["cause"]) == ("prefill", "prefill.contention"), answer
@@ -85,20 +92,29 @@ def test_others_use_the_processor(server: llama.LlamaServer, daemon: Ttftd, ask:
     assert "other programs used" in spike["because"]
 
 
-def test_a_quota_holds_it_back(server: llama.LlamaServer, daemon: Ttftd, ask: Ask) -> None:
-    """As of a container that may use a tenth of one processor."""
+def test_a_quota_holds_it_back(scene: Scene) -> None:
+    """As of a container that may use a twentieth of one processor."""
     with Quota("ttft-test") as quota:
-
-        @contextlib.contextmanager
-        def held() -> Iterator[None]:
-            quota.limit(0.1)
-            yield
-            quota.limit(10)
-
-        quota.add(server.pid)
-        spike = slow_prompt(server, daemon, ask, held)["spike"]
+        quota.add(scene.server.pid)
+        quota.limit(0.05)
+        spike = scene.explained()["spike"]
     assert (spike["dominant"], spike["cause"]) == ("prefill", "prefill.throttled"), spike
     assert "CPU quota" in spike["because"]
+
+
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path, file: Path) -> Iterator[Path]:
+    """A file system in a file, with a copy of `file`: nothing else reads from its device."""
+    image, mounted = folder / "disk.img", folder / "disk"
+    mounted.mkdir()
+    with image.open("wb") as made:
+        made.truncate(file.stat().st_size * 5 // 4)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, mounted], check=True)
+    try:
+        yield Path(shutil.copy(file, mounted))
+    finally:
+        subprocess.run(["umount", mounted], check=True)
 
 
 def has_open(pids: list[int], file: Path) -> bool:
@@ -112,9 +128,12 @@ def has_open(pids: list[int], file: Path) -> bool:
 
 def test_a_disk_that_slept(weights: Path, tmp_path: Path, daemon: Ttftd, ask: Ask) -> None:
     """The first read gets through after a while; then the disk runs as fast as ever."""
-    file, log = (weights / "beta.gguf").resolve(), tmp_path / "router.log"
-    router = llama.router(weights, 1, "-c", "1024", log=log, calm=True)
-    with Throttle(file, "ttft-test-sleep") as throttle, ThreadPoolExecutor(1) as disk, router:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(disk_of_its_own(tmp_path, (weights / "beta.gguf").resolve()))
+        throttle = stack.enter_context(Throttle(file, "ttft-test-sleep"))
+        disk = stack.enter_context(ThreadPoolExecutor(1))
+        log = tmp_path / "router.log"
+        router = stack.enter_context(llama.router(file.parent, 1, "-c", "1024", log=log, calm=True))
 
         def spin_up() -> None:
             """From the moment on that somebody wants something of it."""
@@ -126,9 +145,6 @@ def test_a_disk_that_slept(weights: Path, tmp_path: Path, daemon: Ttftd, ask: As
 
         daemon.wait_server(router.port)
         throttle.add(router.pid)
-        chat(router, ask)
-        for library in filter(Path.is_file, llama.server_binary().parent.iterdir()):
-            pagecache.fill(library)  # it lies on the same disk
         pagecache.drop(file)
         throttle.limit(1)
         awake = disk.submit(spin_up)
@@ -141,5 +157,5 @@ def test_a_disk_that_slept(weights: Path, tmp_path: Path, daemon: Ttftd, ask: As
     assert (spike["cause"], spike["why"]) == ("load.disk", ["load.spinup"]), answer
     assert answer["stages_ms"]["load.disk"] >= 0.9 * ASLEEP_S * 1000
     assert "the first read took" in spike["because"]
-    whole = -(-file.stat().st_size // 4096) * 4096
+    whole = -(-answer["evidence"]["weights_bytes"] // 4096) * 4096
     assert answer["evidence"]["weights_bytes_from_disk"] >= whole
