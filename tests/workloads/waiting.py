@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def wait_for(
@@ -20,6 +21,11 @@ def wait_for(
 
 
 def prefer(pid: int, nice: int) -> None:
-    """Gives a process just started, and its later threads and children, this niceness."""
+    """Gives a process just started, and its later threads and children, this niceness.
+
+    And its session, where the kernel shares processors out among sessions first (autogroup).
+    """
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
