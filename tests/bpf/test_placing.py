@@ -17,7 +17,7 @@ import pytest
 
 from tests.bpf.segments import Listener
 from tests.workloads.cgroups import Cgroup
-from tests.workloads.stub_clients import call, stream
+from tests.workloads.stub_clients import all_closed, call, stream
 from tests.workloads.stub_server import StubServer
 from tests.workloads.waiting import wait_for
 from tracer.ahead import Ahead
@@ -107,12 +107,24 @@ def test_the_first_request_of_a_server_in_a_cgroup_of_its_own(
     assert kernel.lost() == {}
 
 
+def test_a_server_that_starts_again_in_a_cgroup_of_the_same_name(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    listener = Listener(kernel)
+    for count in (1, 2, 3):
+        with Cgroup("ttft-again") as group, server(group, tmp_path) as stub:
+            ask(stub.port)
+            assert places(kernel) == (group.path,)
+            ends(listener, count)
+
+
 def test_segments_of_strangers_run_no_program(
     kernel: Kernel, group: Cgroup, tmp_path: Path
 ) -> None:
     kernel.enable_stats()
     with server(group, tmp_path) as stub, Cgroup("ttft-stranger") as other:
         ask(stub.port)
+        wait_for(lambda: all_closed(stub.port), 10, "its last segment")
         before = runs(kernel)
         assert before > 0
         other.run(sys.executable, "-c", STRANGER)

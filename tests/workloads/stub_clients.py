@@ -6,6 +6,9 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
+
+_LISTENING = "0A"
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,9 @@ async def stream(host: str, port: int, request: bytes) -> Seen:
 async def streams(host: str, port: int, clients: int, request: bytes) -> list[Seen]:
     """`clients` streams at once."""
     return await asyncio.gather(*(stream(host, port, request) for _ in range(clients)))
+
+
+def all_closed(port: int) -> bool:
+    """Whether the server has no connection there any more, not even one that is closing."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return not any(row[1].endswith(f":{port:04X}") and row[3] != _LISTENING for row in rows)

@@ -169,7 +169,7 @@ class Placement:
                 self._note_process(tgid)
             needed = set().union(*self._processes.values(), *self._ports.values())
             for group in list(self._wanted.values()):
-                if group.inode not in needed or (group.path and not self._tree.there(group)):
+                if group.inode not in needed:
                     self._forget(group)
             self._refused = None
             self._settle()
@@ -214,6 +214,10 @@ class Placement:
         """Attach where it is missing, then detach where it is not needed: nothing is missed."""
         if self._tree is None:
             return
+        for group in list(self._wanted.values()):
+            # Another one may have its name now, as a unit that restarts has.
+            if group.path and not self._tree.there(group):
+                self._forget(group)
         target = self._target(self._tree)
         for group in target:
             if group not in self._links and not self._try(group):
