@@ -66,13 +66,13 @@ def test_read_while_it_waits_and_let_go(setup: Setup) -> None:
     quick = setup.asked(30, 1)
     assert quick["evidence_detail"]["telemetry"] == []
     assert not setup.loaded(), "a quick answer is left alone"
-    slow = setup.asked(1300, 2)
+    slow = setup.asked(2500, 2)
     (seen,) = slow["evidence_detail"]["telemetry"]
     assert (seen["device"], seen["source"], seen["name"]) == (BUS, "nvml", "Stand-in [2J GPU")
     assert (seen["clock_mhz"], seen["clock_max_mhz"], seen["limits"]) == (
         210, 2100, ["power", "thermal"],
     )  # fmt: skip
-    assert 3 <= seen["readings"] <= 7
+    assert 3 <= seen["readings"] <= 12
     assert setup.loaded()
     wait_for(lambda: not setup.told()["holding"], 10, "it to let go", 0.05)
     assert setup.told()["devices"] == {BUS: "Stand-in [2J GPU"}
@@ -88,7 +88,7 @@ def test_read_while_it_waits_and_let_go(setup: Setup) -> None:
 def test_a_recording_has_the_readings(setup: Setup, tmp_path: Path) -> None:
     path = tmp_path / "out.ttft"
     with setup.daemon.recording(path):
-        slow = setup.asked(900, 1)
+        slow = setup.asked(2500, 1)
     replayed = ttft("replay", str(path), "--json").stdout
     assert '"prefill"' in replayed
     lines = path.read_text().splitlines()
