@@ -17,6 +17,7 @@ from tests.unit.trace_cases import switch
 from tests.unit.trace_rules import check, load, nanoseconds
 from tracer import clocks
 from tracer.answers import detail
+from tracer.case import Case
 from tracer.derive import derive
 from tracer.derived import Derived
 from tracer.evidence import Evidence
@@ -25,8 +26,19 @@ from tracer.overview import Overview
 from tracer.pipeline import Pipeline
 from tracer.readings import MAX_OF_REQUEST, MAX_READINGS, Readings
 from tracer.recording import Writer, replay
-from tracer.records import AnyRecord, Exit, Holder, HttpEnd, Process, Says, Telemetry
+from tracer.records import (
+    AnyRecord,
+    Call,
+    CallWhat,
+    Exit,
+    Holder,
+    HttpEnd,
+    Process,
+    Says,
+    Telemetry,
+)
 from tracer.render_show import show
+from tracer.wording import because
 
 GPU = "0000:01:00.0"
 
@@ -301,6 +313,38 @@ def test_the_link_of_an_upload() -> None:
     assert narrow_now is not None and narrow_now.link_width == 4
     assert at(1, 1, 16) is None, "it saved power before"
     assert narrow_before is not None and narrow_before.link_generation is None
+
+
+UPLOAD: tuple[tuple[int, CallWhat], ...] = ((36, "alloc"), (40, "upload"))
+
+
+def test_a_narrow_link_is_said_of_an_upload() -> None:
+    d = switch()
+    start = d.timeline.start_ns
+    calls = tuple(
+        Call(
+            ts_ns=start + ms(at), end_ns=start + ms(at + 20), tgid=300, tid=301, library="cuda",
+            layer="driver", symbol="cu", what=what, count=2, bytes=80_000_000, follow_ns=ms(20),
+            last_ns=0,
+        )
+        for at, what in UPLOAD
+    )  # fmt: skip
+    narrow = Telemetry(
+        ts_ns=start + ms(45), device=GPU, source="nvml", link_generation=3, link_width=4,
+        link_generation_max=4, link_width_max=16,
+    )  # fmt: skip
+    intervals = tuple(
+        replace(x, stage="transfer.h2d") if x.stage == "load.disk" else x
+        for x in d.phases.intervals
+    )
+    case = Case(
+        evidence=replace(d.evidence, calls=calls, telemetry=(narrow,)), timeline=d.timeline,
+        phases=replace(d.phases, intervals=intervals, phases_ns={"transfer": ms(45)}),
+        facts=d.facts, model="beta", kind="chat", outcome="ok", took_ns=ms(100),
+        uncached_tokens=None, complete=True,
+    )  # fmt: skip
+    said = because(case, "transfer.h2d", ())
+    assert "(4000 MB/s), by PCI Express 3 x4 where the device could 4 x16, after" in said
 
 
 def shown(*readings: Telemetry) -> str:
