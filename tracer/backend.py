@@ -378,6 +378,8 @@ class Daemon:
             raise TtftError("ttftd is too busy to say", "try again in a moment") from None
 
     def doctor(self) -> list[Fact]:
+        from tracer.telemetry.facts import facts as device_facts
+
         facts = features.facts(self._btf, self._kernel.probes.selection)
         driven = driver_facts(self._config.devices.nodes)
         places = Fact("requests", f"seen in sockets {self._kernel.probes.placement.places}")

@@ -220,8 +220,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long lon
 	RETURNS(unsigned long long, reasons, 0x24);
 }
 
-static int processes(const char *name, unsigned int *count, struct process *found,
-		     unsigned int pid)
+static int processes(const char *name, unsigned int *count, struct process *found, unsigned int pid)
 {
 	int code = called(name);
 

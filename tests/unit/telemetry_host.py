@@ -9,7 +9,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tracer.telemetry.held import Places
+from tracer.telemetry.places import Places
 
 SOURCE = Path(__file__).with_name("standin_nvml.c")
 BUS = "0000:01:00.0"

@@ -12,7 +12,8 @@ from tests.unit.telemetry_host import BUS, ZONE, Host
 from tracer.records import Holder, Telemetry
 from tracer.telemetry import fdinfo, kernel, texts
 from tracer.telemetry.facts import facts
-from tracer.telemetry.held import Device, Finder, present
+from tracer.telemetry.held import Device, Finder
+from tracer.telemetry.places import present
 from tracer.telemetry.reader import Reader
 
 RENDER = (226, 128)

@@ -105,14 +105,17 @@ def _number_of(path: str) -> tuple[int, int] | None:
 def _daemon(host: str, *arguments: str) -> None:
     from tracer.cli import daemon_main
     from tracer.telemetry import watch
-    from tracer.telemetry.held import Places
+    from tracer.telemetry.places import Places
 
     root = Path(host)
     there = Places(root / "proc", root / "sys", root / "dev")
-    watch.Places = lambda: replace(there, number_of=_number_of)  # type: ignore[assignment, misc]
+    vars(watch)["Places"] = lambda: replace(there, number_of=_number_of)
     sys.argv = ["ttftd", *arguments]
     daemon_main()
 
 
 if __name__ == "__main__":
-    {"serve": _serve, "daemon": _daemon}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "serve":
+        _serve(sys.argv[2])
+    else:
+        _daemon(*sys.argv[2:])

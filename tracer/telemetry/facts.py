@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from tracer.kernel.features import Fact
-from tracer.telemetry.held import Places
 from tracer.telemetry.nvml import PACKAGE
+from tracer.telemetry.places import Places
 from tracer.telemetry.texts import text
 
 LINKER_CACHE = Path("/etc/ld.so.cache")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tracer.telemetry.places import Places
 from tracer.telemetry.texts import text
 
 NVIDIA_MAJOR, DRM_MAJOR = 195, 226
@@ -20,27 +20,6 @@ _KEY = re.compile(r"[\w:.@-]{1,64}", re.ASCII)
 _NODE = re.compile(r"/(?:nvidia\d{1,3}|renderD\d{1,3}|card\d{1,3})$")
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,3})\s*$", re.MULTILINE)
 _NVIDIA = ("nvidia", "nvidia-drm")
-
-
-def _number_of(path: str) -> tuple[int, int] | None:
-    """(major, minor) of a device node."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    if not stat.S_ISCHR(found.st_mode):
-        return None
-    return os.major(found.st_rdev), os.minor(found.st_rdev)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the host tells of its devices. `number_of`: (major, minor) of the node at a path."""
-
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
-    dev: Path = Path("/dev")
-    number_of: Callable[[str], tuple[int, int] | None] = _number_of
 
 
 @dataclass(frozen=True)
@@ -140,14 +119,3 @@ class Finder:
             if found and int(found[1]) == minor and _ADDRESS.fullmatch(name):
                 return name
         return None
-
-
-def present(places: Places) -> bool:
-    """Whether the host has a device that could be read, as far as a glance tells."""
-    if (places.proc / "driver/nvidia/version").exists():
-        return True
-    try:
-        names = os.listdir(places.sys / "class/drm")
-    except OSError:
-        return False
-    return any(name.startswith(("renderD", "card")) for name in names)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 
 from tracer.records import Holder, Telemetry
 from tracer.telemetry import fdinfo, kernel
-from tracer.telemetry.held import Device, Finder, Places, Users
+from tracer.telemetry.held import Device, Finder, Users
 from tracer.telemetry.nvml import Nvml
+from tracer.telemetry.places import Places
 
 Step = Callable[[str], None]
 NVIDIA = "nvidia"

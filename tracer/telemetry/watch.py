@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer.records import AnyRecord, Exit
-from tracer.telemetry.held import Places, present
-from tracer.telemetry.reader import Reader
-from tracer.telemetry.worker import S, Worker
+from tracer.telemetry.places import Places, present
 
+if TYPE_CHECKING:
+    from tracer.telemetry.worker import Worker
+
+S = 1_000_000_000
 #: A call that has not come back by then never will.
 LIMIT_NS = 5 * S
 #: How long what a glance at the host told is believed.
@@ -96,11 +98,18 @@ class TelemetryWatch:
         if self._worker is None:
             if not self._present(now_ns):
                 return
-            nvml = self._nvml
-            self._worker = Worker(lambda step: Reader(self._places, self._trouble, step, nvml=nvml))
+            self._worker = self._make()
         if tgids != self._wanted:
             self._wanted = tgids
             self._worker.want(tgids, now_ns)
+
+    def _make(self) -> Worker:
+        """Most hosts have no device, and need none of this."""
+        from tracer.telemetry.reader import Reader
+        from tracer.telemetry.worker import Worker
+
+        nvml = self._nvml
+        return Worker(lambda step: Reader(self._places, self._trouble, step, nvml=nvml))
 
     def _present(self, now_ns: int) -> bool:
         if self._glanced_ns is None or now_ns - self._glanced_ns > _GLANCE_NS:
