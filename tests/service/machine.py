@@ -12,7 +12,7 @@ from tests.vm.cache import run
 from tests.vm.machine import Command, GuestError, Machine, Options
 
 #: No single step of a story takes longer, even emulated beside others.
-_COMMAND_S = 300
+_COMMAND_S = 600
 #: What each step begins with; the guest's own ttft, which runs from the checkout, is away then.
 _PRELUDE = f"""\
 cd /

@@ -27,8 +27,8 @@ _STATE = "systemctl stop ttftd; schema 99; " + _HASH
 FIRST_STEPS = {
     "users": "useradd -m -G ttft alice && useradd -m bob",
     "strict": "drop_in strict SystemCallErrorNumber=kill; property MainPID",
-    "server": "serve && wait_for 60 watched",
-    "ask": "for model in alpha alpha alpha beta; do ask $model; done; wait_for 60 answered 4",
+    "server": "serve && wait_for watched",
+    "ask": "for model in alpha alpha alpha beta; do ask $model; done; wait_for answered 4",
     "member": "su - alice -c 'ttft requests --json'",
     "spikes": "su - alice -c 'ttft spikes'",
     "spikes-json": "su - alice -c 'ttft spikes --json'",
@@ -46,21 +46,21 @@ LAST_STEPS = {
     " -u ttftd | grep -c SIGSYS; undo strict",
 }
 KILLED = (
-    "systemctl kill -s KILL ttftd; wait_for 60 restarted 1; ttft requests --json;"
+    "systemctl kill -s KILL ttftd; wait_for restarted 1; ttft requests --json;"
     " su - alice -c 'ttft service status'"
 )
 #: So short for the test only.
 HANG = (
-    "drop_in soon WatchdogSec=10; kill -STOP $(property MainPID);"
-    ' wait_for 90 restarted 1; ttft requests --json | grep -c \'"outcome": "ok"\';'
+    "drop_in soon WatchdogSec=20; kill -STOP $(property MainPID);"
+    ' wait_for restarted 1; ttft requests --json | grep -c \'"outcome": "ok"\';'
     " property Result; journalctl -u ttftd -o cat --no-pager | grep -o 'Watchdog timeout' | uniq;"
     " undo soon"
 )
 CONFIG = (
     "echo nonsense >/etc/ttft/config.toml; systemctl reload ttftd;"
-    " wait_for 30 logged 'configuration not taken'; active && echo active;"
+    " wait_for logged 'configuration not taken'; active && echo active;"
     " printf '[spike]\\nmin_ms = 111.0\\n' >/etc/ttft/config.toml; systemctl reload ttftd;"
-    " wait_for 30 logged 'read again: spike changed';"
+    " wait_for logged 'read again: spike changed';"
     " journalctl -u ttftd -o cat --no-pager | grep -o 'configuration [nr].*'"
 )
 VERSION = "ttft --version; ttft status | head -1; cat /etc/ttft/config.toml"
@@ -82,7 +82,7 @@ def package_from_nothing(older: str, package: str) -> Steps:
 def package_to_nothing(older: str, package: str) -> Steps:
     """After a boot: what may happen to it, the older package again, then none."""
     return {
-        "booted": "wait_for 60 active; ttft requests --json",
+        "booted": "wait_for active; ttft requests --json",
         "killed": KILLED,
         "hang": HANG,
         "downgrade": f"{_STATE}; dpkg -i --force-confold /mnt/out/{older}; echo status $?; {_HASH};"
@@ -113,7 +113,7 @@ def wheel_from_nothing() -> Steps:
         **LAST_STEPS,
     }
     for name in CAPABILITIES:
-        then = "ttft service status" if name in NEEDED else _SIGHT
+        then = "ttft service status" if name in NEEDED else f"SHOWN_S=30; {_SIGHT}"
         steps[f"without-{name}"] = f"without {name}; {then}"
     steps["with-all"] = f"undo without; {_SIGHT}"
     steps["from-home"] = _FROM_HOME
@@ -123,25 +123,27 @@ def wheel_from_nothing() -> Steps:
     return steps
 
 
-#: As `pipx install` puts it: into a home that nobody else may enter.
+#: As `pipx install` puts it: into a home, at first one that nobody else may enter.
 HOME_VENV = "/home/eve/.local/share/pipx/venvs/ttft"
 _FROM_HOME = (
     f"mkdir -p {HOME_VENV}; cp -a {VENV}/. {HOME_VENV}; chmod 700 /home/eve;"
     f" sed -i '1s,{VENV},{HOME_VENV},' {HOME_VENV}/bin/ttft*; chown -R eve: /home/eve;"
-    f" {HOME_VENV}/bin/ttft service install; wait_for 60 active; property ExecStart;"
+    f" {HOME_VENV}/bin/ttft service install; active && chmod o+x /home/eve;"
+    f" {HOME_VENV}/bin/ttft service install; wait_for active; property ExecStart;"
     " ttft service install; ttft requests --json | grep -c outcome"
 )
 #: What the daemon sees with the rights it has; the model that is loaded is asked again.
 _SIGHT = (
     "ttft doctor; echo doctor $?; if ttft status --json | grep '\"port\"'; then before=$(count);"
-    " ask beta; wait_for 60 more_than $before; ttft models --json; fi"
+    " ask beta; wait_for more_than $before;"
+    " PATIENCE=${SHOWN_S:-$PATIENCE} wait_for cached; ttft models --json; fi"
 )
 
 
-def wheel_to_nothing() -> Steps:
-    """After a boot: the older wheel with a newer history, then nothing."""
+def wheel_to_nothing(package: str) -> Steps:
+    """After a boot: the older wheel with a newer history, then nothing; at last the package."""
     return {
-        "booted": "wait_for 60 active; ttft requests --json",
+        "booted": "wait_for active; ttft requests --json",
         "killed": KILLED,
         "hang": HANG,
         "downgrade": f"{_STATE}; {_PIP} ttft=={OLDER}; ttft service install; echo status $?;"
@@ -151,6 +153,8 @@ def wheel_to_nothing() -> Steps:
         "uninstalled": "left",
         "purge": "ttft service install >/dev/null && ttft service uninstall --purge",
         "purged": "left",
+        "package": f"rm /usr/local/bin/ttft; dpkg -i /mnt/out/{package}; active && ttft status",
+        "package-purge": "dpkg -P ttft; left",
     }
 
 
@@ -165,8 +169,8 @@ def bundle(archive: str) -> Steps:
         " for at in /etc /usr; do mount --bind $at $at; mount -o remount,bind,ro $at; done;"
         " touch /etc/x; touch /usr/x; command -v python3",
         "bundle-install": f"{folder}/install",
-        "bundle-server": f"{path} serve && wait_for 60 watched",
-        "bundle-ask": f"{path} ask alpha; ask alpha; wait_for 60 answered 2; ttft requests --json",
+        "bundle-server": f"{path} serve && wait_for watched",
+        "bundle-ask": f"{path} ask alpha; ask alpha; wait_for answered 2; ttft requests --json",
         "bundle-doctor": f"{folder}/bin/ttft doctor",
         "bundle-unit": "systemctl show -p FragmentPath,UnitFileState,ActiveState ttftd",
         "bundle-twice": f"{folder}/install",

@@ -96,8 +96,12 @@ def test_with_all_rights_all_is_seen(debian_13: Story) -> None:
     assert cached(debian_13, "with-all") == 1.0
 
 
-def test_it_runs_from_a_closed_home(debian_13: Story) -> None:
+def test_it_runs_from_a_home_that_it_may_enter(debian_13: Story) -> None:
     lines = debian_13.said("from-home").lines
+    program = f"{stories.HOME_VENV}/bin/ttftd"
+    assert lines[0] == (
+        f"ttft: the daemon's own user cannot run {program}: /home/eve is closed to others"
+    )
     assert any(f"path={stories.HOME_VENV}/bin/ttftd ;" in line for line in lines)
     assert f"{stories.HOME_VENV}/bin/ttftd can be changed by eve" in debian_13.said(
         "from-home"
@@ -139,3 +143,13 @@ def test_uninstalled_it_leaves_history_and_configuration(debian_13: Story) -> No
 def test_purged_it_leaves_nothing(debian_13: Story) -> None:
     assert debian_13.said("purge").status == 0, debian_13.said("purge").output
     assert debian_13.said("purged").output == ""
+
+
+def test_the_package_is_for_this_python_too(debian_13: Story) -> None:
+    said = debian_13.said("package")
+    assert said.status == 0, said.output
+    assert "  done     start" in said.lines
+    assert any(line.startswith(f"ttftd {__version__} on Linux 6.12") for line in said.lines)
+    purged = debian_13.said("package-purge")
+    assert purged.status == 0, purged.output
+    assert not [line for line in purged.lines if line.startswith(("/", "ttft:", "running"))]

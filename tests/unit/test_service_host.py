@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -270,6 +273,47 @@ def test_a_program_in_a_temporary_folder(
     ran = Runner(capfdbinary)("service", "install", "--dry-run")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("ttft: /tmp/ttft-1/bin/ttftd lies in a folder that does not last\n")
+
+
+@pytest.fixture
+def tree() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike pytest's own."""
+    made = Path(tempfile.mkdtemp(prefix="ttft-open-"))
+    made.chmod(0o755)
+    (made / "home/bin").mkdir(parents=True)
+    program = made / "home/bin/ttftd"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def test_what_only_its_owner_may_run_is_no_service(
+    tree: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, link = tree / "home/bin/ttftd", tree / "link"
+    link.symlink_to(program)
+    assert host.closed(program, link) is None
+    program.chmod(0o700)
+    assert host.closed(program) == host.closed(link) == program
+    program.chmod(0o755)
+    (tree / "home").chmod(0o750)
+    assert host.closed(link, program) == tree / "home"
+    monkeypatch.setattr(host, "booted", lambda: True)
+    monkeypatch.setattr(host, "program", lambda: str(program))
+    monkeypatch.setattr("tracer.commands.service._PASSING", ())
+    ran = Runner(capfdbinary)("service", "install", "--dry-run")
+    assert (ran.code, ran.out) == (1, "")
+    first = f"ttft: the daemon's own user cannot run {program}: {tree}/home is closed to others\n"
+    assert ran.err.startswith(first)
+
+
+def test_who_is_let_in_by_name_may_be_the_daemon(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "home").chmod(0o750)
+    monkeypatch.setattr(os, "getxattr", lambda path, _: b"list" if path.name == "home" else b"")
+    assert host.closed(tree / "home/bin/ttftd") is None
 
 
 def test_exposure_stays_small() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import sys
 from pathlib import Path
 
 import click
@@ -57,6 +58,7 @@ def install(dry_run: bool, packaged: bool) -> None:
         _needs_systemd()
     _needs_root("install", dry_run)
     _needs_to_last(host.program())
+    _needs_to_be_open(Path(host.program()))
     now = host.look(packaged=packaged)
     if now.lasting and not now.user and now.users_by is None:
         raise TtftError(
@@ -153,6 +155,20 @@ def _needs_to_last(program: str) -> None:
         raise TtftError(
             f"{program} lies in a folder that does not last",
             "put it where it is to stay, such as /opt, and run that one's ttft service install",
+        )
+
+
+def _needs_to_be_open(program: Path) -> None:
+    """Its own Python may lie elsewhere."""
+    try:
+        place = host.closed(program, Path(sys.executable))
+    except PermissionError as error:
+        place = Path(error.filename)
+    if place is not None:
+        raise TtftError(
+            f"the daemon's own user cannot run {program}: {place} is closed to others",
+            "put it where everybody may run it (a venv in /opt, pipx install --global), "
+            f"or: sudo chmod o+x {place}",
         )
 
 

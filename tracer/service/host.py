@@ -200,6 +200,26 @@ def _writable_by(path: Path) -> str | None:
     return None
 
 
+def closed(*programs: Path) -> Path | None:
+    """The file or folder for which a user without rights cannot run one of these, if any.
+
+    A unit's user gets its capabilities with the program, so they do not help to reach it.
+    """
+    for path in programs:
+        target = path.resolve()
+        for place in (*reversed(path.absolute().parents), *reversed(target.parents), target):
+            if not place.stat().st_mode & stat.S_IXOTH and not _has_acl(place):
+                return place
+    return None
+
+
+def _has_acl(path: Path) -> bool:
+    """Whether single users are let in, or kept out, by name."""
+    with contextlib.suppress(OSError):
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    return False
+
+
 def _output(*argv: str) -> str:
     """What a program prints; nothing where there is none of that name."""
     if not shutil.which(argv[0]):

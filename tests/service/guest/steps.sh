@@ -1,9 +1,11 @@
 # What several steps of a story do in a guest; each step sources it. Bash, for /dev/tcp.
 
-# wait_for SECONDS COMMAND...: until it succeeds.
+# Emulated, on a machine that does other work too, a second's work may take a minute.
+PATIENCE=240
+
+# wait_for COMMAND...: until it succeeds, PATIENCE seconds at most.
 wait_for() {
-	local limit=$((SECONDS + $1))
-	shift
+	local limit=$((SECONDS + PATIENCE))
 	until "$@"; do
 		if [ $SECONDS -ge $limit ]; then
 			echo "did not come: $*"
@@ -21,6 +23,7 @@ healthy() { http GET /health | grep -q '^HTTP/1.1 200'; }
 count() { ttft requests --json | grep -c '"outcome": "ok"'; }
 answered() { [ "$(count)" -ge "$1" ]; }
 more_than() { [ "$(count)" -gt "$1" ]; }
+cached() { ttft models --json | grep -q '"cached_share": [0-9]'; }
 watched() { ttft status --json | grep -q '"port": 8080'; }
 
 # http METHOD PATH [BODY]: to the server, read to its end.
@@ -41,7 +44,7 @@ serve() {
 	systemd-run -q --unit=model-server -p RootDirectory=/run/model-server -p MountAPIVFS=yes \
 		-p User=65534 -p PrivateTmp=yes -p Environment=HOME=/tmp /usr/bin/llama-server \
 		--models-dir /models --models-max 1 --port 8080 -c 256 -t 1 -np 1
-	wait_for 120 healthy
+	wait_for healthy
 }
 
 # ask MODEL: four tokens of it, streamed; prints the status and how many came.
