@@ -20,6 +20,8 @@ from tracer.records import Listen
 _KIND_AT = {name: at for name, at, _ in layouts.HEADER.members()}["kind"]
 _LISTEN = next(n for n, kind in layouts.KINDS.items() if kind == "listen")
 _EXEC = next(n for n, kind in layouts.KINDS.items() if kind == "exec")
+_PACKET = next(n for n, kind in layouts.KINDS.items() if kind == "packet")
+_OURS = frozenset({_LISTEN, _EXEC, _PACKET})
 
 
 class Ports(Protocol):
@@ -38,23 +40,32 @@ class Places(Protocol):
 class Ahead:
     """`hear()` what came out of the rings, in whichever thread took it, as soon as it is there.
 
-    `serves` says whether a process that listens is a server's, from any thread.
+    `serves` says whether a process that listens is a server's, from any thread; `stir` is told
+    of all that servers do (tracer/kernel/takes.py).
     """
 
-    def __init__(self, ports: Ports, serves: Callable[[Listen], bool], places: Places) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        serves: Callable[[Listen], bool],
+        places: Places,
+        stir: Callable[[], None] = lambda: None,
+    ) -> None:
         self._ports = ports
         self._serves = serves
         self._places = places
+        self._stir = stir
 
     def hear(self, fresh: list[bytes]) -> None:
         """Watch the ports that servers opened, and what is in their cgroups."""
-        for data in fresh:
-            if len(data) <= _KIND_AT or data[_KIND_AT] not in (_LISTEN, _EXEC):
-                continue
+        kinds = [data[_KIND_AT] if len(data) > _KIND_AT else 0 for data in fresh]
+        if not _OURS.isdisjoint(kinds):
+            self._stir()
+        for kind, data in zip(kinds, fresh, strict=True):
             with suppress(RecordError, KernelError):  # its turn comes, and tells
-                if data[_KIND_AT] == _EXEC:
+                if kind == _EXEC:
                     self._places.process(layouts.HEADER.packer.unpack_from(data)[1])
-                else:
+                elif kind == _LISTEN:
                     self._listens(wire.decode(data))
 
     def _listens(self, raw: wire.Raw) -> None:

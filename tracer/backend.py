@@ -111,7 +111,9 @@ class Daemon:
         self._overview = Overview(store.models())
         self._overview.derived(_latest(store))
         self._discovery = Discovery(kernel, rules(config))
-        kernel.rings.hear = Ahead(kernel, self._discovery.serves, kernel.probes.placement).hear
+        probes = kernel.probes
+        ahead = Ahead(kernel, self._discovery.serves, probes.placement, probes.takes.stir)
+        kernel.rings.hear = ahead.hear
         self._armer = self._make_armer()
         catalogue = Catalogue(shipped(), config.library)
         self._libraries = LibraryWatch(kernel, catalogue, log, off="libs" in config.probes.off)
@@ -169,7 +171,7 @@ class Daemon:
 
         self._loop.add_signal_handler(signal.SIGHUP, hangup)
         self._engine.start(self._context())
-        self._kernel.follow_servers()
+        self._kernel.follow_servers(stays=self._config.probes.arming == "always")
         # A thread that died is worth a restart, not half a daemon.
         threads = (self._engine.failed, self._backlog.failed)
         for failed in threads:

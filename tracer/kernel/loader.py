@@ -309,9 +309,15 @@ class Kernel:
         """A process, started by `parent`, listens there since before it was watched."""
         self.probes.placement.listener((netns, port), tgid, parent)
 
-    def follow_servers(self) -> None:
-        """The servers that run are known: see segments only where they are."""
+    def follow_servers(self, *, stays: bool = False) -> None:
+        """The servers that run are known: see only what they do, as far as others would pay.
+
+        `stays`: nothing comes and goes by what they do.
+        """
         self.probes.placement.follow()
+        if not stays:
+            self.rings.stir = self.probes.takes.stir
+            self.probes.takes.come_and_go()
 
     def set_server_ports(self, ports: Collection[int]) -> None:
         """Ports whose listeners are servers, whoever they are: watched from the first byte."""
@@ -347,6 +353,7 @@ class Kernel:
             yield self._decoded(waiting[begin : begin + _BATCH])
         now_ns = time.monotonic_ns()
         self._forget(now_ns)
+        self.probes.takes.rest(now_ns)
         if self.probes.placement.due(now_ns):
             keys = maps.rows(self.table("ports"), layouts.PORT_KEY, layouts.PORT)
             self.probes.placement.keep(self.watched(), [(key[0], key[1]) for key, _ in keys])

@@ -13,6 +13,7 @@ from tracer.kernel import libbpf
 from tracer.kernel.links import Links
 from tracer.kernel.perf import EVENTS, FaultEvents
 from tracer.kernel.placing import Placement
+from tracer.kernel.takes import Takes
 
 #: Sections of programs at the begin and end of a function.
 FUNCTIONS = ("fentry/", "fexit/")
@@ -146,6 +147,8 @@ PROBES = (
 )  # fmt: skip
 #: Section of programs that are attached to files as these are mapped (tracer/libs).
 UPROBE = "uprobe"
+#: Comes with requests (tracer/kernel/takes.py).
+TAKES = "ttft_take"
 #: Of programs that are attached where servers are (tracer/kernel/placing.py).
 IN_CGROUP = "cgroup_skb/"
 #: Groups that cost others next to nothing.
@@ -226,6 +229,7 @@ class Probes:
         self._once: set[str] = set()
         self._links = Links()
         self.placement = Placement(libbpf.attach_cgroup, libbpf.destroy_link)
+        self.takes = Takes(partial(self._attach_again, TAKES), partial(self._links.drop, TAKES))
         self._events: dict[str, FaultEvents] = {}
 
     @property
@@ -288,6 +292,10 @@ class Probes:
                 raise
             self.missing[name] = error.message
 
+    def _attach_again(self, name: str) -> None:
+        if name in self.programs and name not in self.missing:
+            self._links.add(name, partial(libbpf.attach, self.programs[name].handle))
+
     def detach(self, group: str) -> int:
         """Detach a group; ns it took. Traced functions may be left only a little later."""
         began = time.monotonic_ns()
@@ -329,6 +337,7 @@ class Probes:
 
     def close(self) -> None:
         self._attached.clear()
+        self.takes.close()
         self.placement.close()
         self._links.close()
         for group in list(self._events):

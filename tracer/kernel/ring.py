@@ -56,7 +56,8 @@ class Rings:
     Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
     so that a request's first bytes wake us. `look` sees new records as soon as they are there,
     in whichever thread took them; it says whether a request's bytes must not lie at all now.
-    `hear` sees them too, at any time.
+    `hear` sees them too, at any time. `stir` is told when bytes of a request woke us, which are
+    left where they are.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Rings:
         self.doze = doze
         self.look: Look | None = None
         self.hear: Hear | None = None
+        self.stir: Callable[[], None] | None = None
         self.overrun = 0
         self._taken: list[bytes] = []
         self._waiting = 0
@@ -172,6 +174,8 @@ class Rings:
     def _sleep(self) -> None:
         """Until it is time to drain."""
         if self._only_patient(self._pace_ms):
+            if self.stir is not None:
+                self.stir()
             look = self.look
             if look is not None and look([]):
                 self._consume()
