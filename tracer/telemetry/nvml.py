@@ -173,9 +173,9 @@ class Nvml:
 
     def _throughput(self, device: Device, handle: Any) -> Figures:
         now_ns = time.monotonic_ns()
-        last_ns, known = self._rates.get(device, (0, {}))
-        if now_ns - last_ns < _RATE_EVERY_NS:
-            return known
+        last = self._rates.get(device)
+        if last is not None and now_ns - last[0] < _RATE_EVERY_NS:
+            return last[1]
         found: Figures = {}
         for name, counter in (("pcie_tx_rate", _TX), ("pcie_rx_rate", _RX)):
             told = bounded(self._ask("nvmlDeviceGetPcieThroughput", handle, counter), _MOST_RATE)
