@@ -57,7 +57,6 @@ from tracer.service.reload import changed, said, taken
 from tracer.stacks.names import fact as names_fact
 from tracer.stacks.sampling import Sampling
 from tracer.store import Store
-from tracer.telemetry.facts import facts as device_facts
 from tracer.telemetry.watch import TelemetryWatch
 
 _TRIM_EVERY_S = 600.0
