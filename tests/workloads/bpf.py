@@ -19,9 +19,12 @@ _NR_BPF = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD = 5
 _PROG_GET_NEXT_ID = 11
 _PROG_GET_FD_BY_ID = 13
+_MAP_GET_NEXT_KEY = 4
 _MAP_GET_FD_BY_ID = 14
 _OBJ_GET_INFO_BY_FD = 15
 _INFO_SIZE = 256
+#: Kinds of maps that have entries to count: hash, LRU hash, trie of prefixes.
+_TABLES = (1, 9, 11)
 _LINK_GET_NEXT_ID = 31
 _RAW_TRACEPOINT = 17
 _RETURN_0 = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -160,3 +163,34 @@ def program_memory(pid: int) -> int:
     found = {f["prog_id"]: int(f["memlock"]) for f in _fdinfo(pid) if "memlock" in f
              and "prog_id" in f and "link_id" not in f}  # fmt: skip
     return sum(found.values())
+
+
+def map_entries(pid: int) -> dict[str, int]:
+    """How many entries each table has that a process holds, by name."""
+    ids = {int(f["map_id"]) for f in _fdinfo(pid) if "map_id" in f and "link_id" not in f}
+    found: dict[str, int] = {}
+    for id_ in ids:
+        with contextlib.suppress(FileNotFoundError):
+            info = _object(_MAP_GET_FD_BY_ID, id_)
+            kind, _, key_size = struct.unpack_from("<III", info)
+            if kind in _TABLES:
+                name = info[24:40].split(b"\0")[0].decode()
+                found[name] = found.get(name, 0) + _count(id_, key_size)
+    return found
+
+
+def _count(id_: int, key_size: int) -> int:
+    fd, _ = _bpf(_MAP_GET_FD_BY_ID, struct.pack("<I", id_))
+    here, after = ctypes.create_string_buffer(key_size), ctypes.create_string_buffer(key_size)
+    key, count = 0, 0
+    try:
+        while True:
+            where = struct.pack("<IIQQ", fd, 0, key, ctypes.addressof(after))
+            _bpf(_MAP_GET_NEXT_KEY, where)
+            count += 1
+            ctypes.memmove(here, after, key_size)
+            key = ctypes.addressof(here)
+    except FileNotFoundError:
+        return count
+    finally:
+        os.close(fd)
