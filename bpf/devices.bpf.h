@@ -96,8 +96,9 @@ INLINE void add_device_event(const struct device_event *e)
 	}
 	run = bpf_map_lookup_elem(&device_runs, &key);
 	if (!run) {
+		/* No room: told by itself, which also has the reader make room. */
 		if (bpf_map_update_elem(&device_runs, &key, &fresh, BPF_NOEXIST))
-			count_lost(TTFT_DEVICE, TTFT_LOSS_TABLE);
+			emit_device(&fresh, key.tid, key.rdev, key.what, 0);
 		return;
 	}
 	run->begin++;

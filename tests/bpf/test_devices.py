@@ -131,6 +131,19 @@ def test_threads_at_once(kernel: Kernel, watch: DeviceWatch, drivers: Drivers) -
     assert len({c.tid for c in found}) == 4
 
 
+def test_more_threads_than_the_table_has_room_for(built: Path) -> None:
+    off = ("sockets", "files", "faults", "libs", "stacks")
+    with Kernel.open(off=off, path=built, sizes={"device_runs": 2}) as small, Drivers() as made:
+        small.attach("devices")
+        watch = DeviceWatch(small, table(), [RANDOM])
+        assert watch.refresh()
+        small.watch(made.pid)
+        fd, _ = made.ask("open", RANDOM)
+        made.ask("threads", fd, RNDGETENTCNT, 50, 8)
+        assert total(calls(small, watch, made), "other") == (400, 0, 0)
+        assert small.lost() == {}
+
+
 def test_time_in_slow_calls(kernel: Kernel, watch: DeviceWatch, drivers: Drivers) -> None:
     """A poll of 60 ms, and the making of network interfaces, by the caller's own clock."""
     made_ns = 0

@@ -146,6 +146,13 @@ def test_the_table_goes_before_the_configuration(tmp_path: Path) -> None:
     assert seen(root, "/dev/*") == {(10, 60): ("dxg", "dxg")}
 
 
+def test_a_pattern_for_nodes_that_are_known_by_their_major(tmp_path: Path) -> None:
+    root = host(tmp_path, devices=DEVICES)
+    (root / "sys/dev/char/195:255").mkdir()
+    (root / "sys/dev/char/195:255/uevent").write_text("DEVNAME=nvidiactl\n")
+    assert find(table(), ["/dev/nvidia*"], root).nodes == find(table(), (), root).nodes
+
+
 def test_a_real_node_by_its_path() -> None:
     nodes = find(table(), ["/dev/null"])
     stat = os.stat("/dev/null")
@@ -387,7 +394,7 @@ def test_one_that_cannot_be_attached_is_left_out() -> None:
 
 def test_doctor_names_drivers_once(tmp_path: Path) -> None:
     assert facts.facts((), host(tmp_path / "none")) == []
-    cards = {
+    cards: dict[str, tuple[str, str, str | None]] = {
         "renderD128": ("226:128", "pci0/gpu", "amdgpu"),
         "renderD129": ("226:129", "pci1/gpu", "amdgpu"),
     }

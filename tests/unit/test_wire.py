@@ -17,6 +17,7 @@ from tracer.kernel.wire import (
     Raw,
     RawCached,
     RawCall,
+    RawDevice,
     RawExec,
     RawFile,
     RawLinked,
@@ -163,6 +164,13 @@ CASES: list[tuple[bytes, Raw]] = [
             follow_ns=2_500, last_ns=500,
         ),
     ),
+    (
+        pack(layouts.DEVICE, 17, 9_000, 1_500, 4096, 195 << 20, 1, 5, 2, 3, 0x2B, flags=2),
+        RawDevice(
+            ts_ns=7_000, end_ns=9_000, tgid=11, tid=12, rdev=195 << 20, driver=1, what="allocate",
+            count=5, failed=2, bytes=4096, busy_ns=1_500, number=0x2B, first=True,
+        ),
+    ),
 ]  # fmt: skip
 
 
@@ -187,13 +195,15 @@ def test_cut_anywhere(data: bytes, record: Raw) -> None:
     [
         (b"", "record of 0 bytes"),
         (pack(layouts.EXIT, 0, 0, 0), "unknown kind 0"),
-        (pack(layouts.EXIT, 17, 0, 0), "unknown kind 17"),
+        (pack(layouts.EXIT, 31, 0, 0), "unknown kind 31"),
         (pack(layouts.EXIT, 3, 0, 0) + b"\0", "ttft_exit of 33 bytes, not 32"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=17), "17 first bytes"),
         (pack(layouts.MAGIC, 7, *FILE, b"", flags=0), "0 first bytes"),
         (pack(layouts.SPAN, 8, *FILE, 9_000, 0, 0, 1, 0), "unknown kind 0"),
         (pack(layouts.SPAN, 8, *FILE, 9_000, 0, 0, 1, 8), "unknown kind 8"),
         (pack(layouts.SPAN, 8, *FILE, 6_999, 0, 0, 1, 1), "ends before it begins"),
+        (pack(layouts.DEVICE, 17, 9_000, 0, 0, 1, 1, 1, 0, 13, 0), "unknown class 13"),
+        (pack(layouts.DEVICE, 17, 6_999, 0, 0, 1, 1, 1, 0, 1, 0), "ends before it begins"),
         (pack(layouts.TAKE, 12, *conn(V4, 5), 0), "address family 5"),
         (pack(layouts.PACKET, 13, *conn(V4, 4), 1, 1, 3, 4, 0) + b"POST", "3 bytes, 4 captured"),
     ],

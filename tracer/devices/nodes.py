@@ -57,12 +57,13 @@ def find(table: Table, patterns: Sequence[str] = (), root: Path = Path("/")) -> 
         *_by_misc(table, root / "proc" / "misc"),
         *_by_class(table, root / "sys", "drm", _DRM, families),
         *_by_class(table, root / "sys", "accel", _ACCEL, families),
-        *_extra(table, patterns, root),
     ]
-    # The configuration's nodes are taken for others where the table knows them.
     nodes: dict[int, Node] = {}
     for node in found:
         nodes.setdefault(node.rdev, node)
+    for node in _extra(table, patterns, root):  # of what the table knows, it knows more
+        if Nodes(nodes, families).of(node.rdev) is None:
+            nodes[node.rdev] = node
     return Nodes(nodes, families)
 
 
