@@ -13,7 +13,7 @@ from tracer.records import Holder, Telemetry
 from tracer.telemetry import fdinfo, kernel, texts
 from tracer.telemetry.facts import facts
 from tracer.telemetry.held import Device, Finder
-from tracer.telemetry.places import present
+from tracer.telemetry.places import Places, present
 from tracer.telemetry.reader import Reader
 
 RENDER = (226, 128)
@@ -254,6 +254,16 @@ def test_any_bytes_make_a_line_or_nothing(data: bytes) -> None:
 def test_any_text_is_a_number_within_bounds_or_none(words: str) -> None:
     found = texts.leading(words, 1000)
     assert found is None or 0 <= found <= 1000
+
+
+def test_a_real_node_has_its_number(tmp_path: Path) -> None:
+    file = tmp_path / "nvidia0"
+    file.write_text("")
+    with open("/dev/null", "rb") as null, file.open("rb") as plain:
+        places = Places()
+        assert places.number_of(f"/proc/self/fd/{null.fileno()}") == (1, 3)
+        assert places.number_of(f"/proc/self/fd/{plain.fileno()}") is None
+    assert places.number_of(str(tmp_path / "none")) is None
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:

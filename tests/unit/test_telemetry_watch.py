@@ -205,6 +205,20 @@ def test_a_second_hang_ends_it(nvml: StandIn, host: Host) -> None:
     assert nvml.calls("nvmlInitWithFlags") == nvml.calls("nvmlShutdown")
 
 
+def test_a_pause_of_all_is_no_hang(nvml: StandIn, host: Host) -> None:
+    """After a stop of the whole process the thread is a little behind, not lost."""
+    one = Watched(host, limit_ns=4_000 * MS)
+    nvml.hangs("nvmlDeviceGetClockInfo")
+    until(lambda: one.turn(True) >= 0 and nvml.calls("nvmlDeviceGetClockInfo"), "it is called")
+    late_ns = time.monotonic_ns() + 10_000 * MS
+    assert one.watch.collect(late_ns, (HOLDER,)) == []
+    assert one.watch._hung(("nvmlX", 0), late_ns) is None
+    nvml.hangs("nvmlDeviceGetClockInfo", False)
+    until(lambda: one.turn(True) >= 1, "it goes on")
+    assert one.said == []
+    one.watch.close()
+
+
 def test_threads_and_descriptors_do_not_grow(nvml: StandIn, host: Host) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -82,6 +82,7 @@ class Nvml:
             return False
         self._retry_ns = now_ns + RETRY_NS
         if self._lib is None:
+            self._step("")
             try:
                 self._lib = lib = importlib.import_module("pynvml")
             except ImportError:

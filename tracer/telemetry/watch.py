@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 S = 1_000_000_000
 #: A call that has not come back by then never will.
 LIMIT_NS = 5 * S
+_GRACE_PART = 4
 #: How long what a glance at the host told is believed.
 _GLANCE_NS = 10 * S
 _CLOSE_S = 1.0
@@ -41,6 +42,7 @@ class TelemetryWatch:
         self._glanced_ns: int | None = None
         self._there = False
         self._wanted: tuple[int, ...] = ()
+        self._suspect: tuple[tuple[str, int], int] | None = None
         self._read = 0
         self._names: dict[str, str] = {}
         self._troubles: dict[str, None] = {}
@@ -66,7 +68,7 @@ class TelemetryWatch:
                 self._worker.enough()
         if self._worker is None:
             return []
-        what = self._worker.stuck(time.monotonic_ns(), self._limit_ns)
+        what = self._hung(self._worker.step, time.monotonic_ns())
         if what is not None:
             self._abandon(what)
             return []
@@ -120,6 +122,16 @@ class TelemetryWatch:
     def _trouble(self, words: str) -> None:
         self._troubles[words] = None
         self._say(words)
+
+    def _hung(self, step: tuple[str, int] | None, now_ns: int) -> str | None:
+        """What does not come back. All of us may have stood still: so it gets some time more."""
+        if step is None or now_ns - step[1] <= self._limit_ns:
+            self._suspect = None
+        elif self._suspect is None or self._suspect[0] is not step:
+            self._suspect = (step, now_ns)
+        elif now_ns - self._suspect[1] >= self._limit_ns // _GRACE_PART:
+            return step[0]
+        return None
 
     def _abandon(self, what: str) -> None:
         assert self._worker is not None

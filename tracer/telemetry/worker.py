@@ -33,7 +33,8 @@ class Reads(Protocol):
 class Worker:
     """`want()` and `take()` from one other thread. All of `Reads` happens in the thread's own.
 
-    `make` gets a function to call before anything that may hang, with its name.
+    `make` gets a function to call before anything that may hang, with its name; with none before
+    what may only be slow.
     """
 
     def __init__(self, make: Callable[[Callable[[str], None]], Reads]) -> None:
@@ -85,10 +86,10 @@ class Worker:
             found.append(self._found.popleft())
         return found
 
-    def stuck(self, now_ns: int, limit_ns: int) -> str | None:
-        """What it has been waiting for longer than the limit."""
-        step = self._step
-        return step[0] if step is not None and now_ns - step[1] > limit_ns else None
+    @property
+    def step(self) -> tuple[str, int] | None:
+        """What it is in that may hang, and since when (ns)."""
+        return self._step
 
     def leave(self) -> None:
         """End, letting go of all devices, as soon as it comes back from what it is in."""
@@ -104,7 +105,7 @@ class Worker:
     # --- the thread's own -----------------------------------------------------------------
 
     def _begin(self, what: str) -> None:
-        self._step = (what, time.monotonic_ns())
+        self._step = (what, time.monotonic_ns()) if what else None
 
     def _run(self, reads: Reads) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
