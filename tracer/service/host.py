@@ -28,7 +28,8 @@ from tracer.service.plan import Plan, Remove, Run, Situation, Step, Texts, Write
 
 _ASK_S = 2.0
 _RUN_S = 180.0
-_LAST = ("-t", "ttftd", "-n", "5", "-o", "cat", "--no-pager")
+#: The second is what systemd says before it has become the daemon: why it cannot.
+_LAST = ("-t", "ttftd", "-t", "(ttftd)", "-n", "5", "-o", "cat", "--no-pager")
 _SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
 """In a checkout; a wheel has them beside this module."""
 

@@ -115,6 +115,8 @@ def unit_text(template: str, program: str, *, lasting: bool = True) -> str:
         text = _set(text, "ProtectHome", "read-only")
     if not lasting:
         text = _set(text, "Group", None)
+        # systemd would make it, and end the start where it cannot.
+        text = _set(text, "ConfigurationDirectory", None)
         text = text.replace(f"\nUser={USER}\n", f"\nUser={USER}\nDynamicUser=yes\n", 1)
     return text
 
