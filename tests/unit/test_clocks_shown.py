@@ -1,4 +1,4 @@
-"""How readings of devices are shown: words, a line of `ttft show`, counters of the trace, models."""
+"""How readings of devices are shown: words, `ttft show`, counters of the trace, models."""
 
 from __future__ import annotations
 
