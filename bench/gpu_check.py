@@ -16,6 +16,7 @@ test). Exit code 0: all seen; 1: something was missed; 2: no GPU here, or it can
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import subprocess
 import sys
@@ -41,6 +42,7 @@ NO_GPU, MISSED = 2, 1
 PROBE_S, WORK_S, SEEN_S = 120.0, 300.0, 30.0
 #: Classes of driver calls that the work cannot do without, on any NVIDIA device.
 CLASSES = ("open", "context", "allocate", "map", "free")
+TROUBLE = (OSError, TtftError, RuntimeError, subprocess.SubprocessError, http.client.HTTPException)
 #: Where NVRTC is found without being told, beside where the dynamic linker looks.
 NVRTC = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
 NVRTC_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib")
@@ -121,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder: Path = given.out or Path(scratch)
         try:
             done, seen, answer = watched(given, folder)
-        except (OSError, TtftError, RuntimeError, TimeoutError) as error:
+        except TROUBLE as error:
             print(f"error: the check could not be run: {error}", file=sys.stderr)
             return NO_GPU
     return report(done, seen, answer, given.stand_in)
@@ -129,9 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def no_gpu(given: argparse.Namespace) -> str | None:
     """Why there is no GPU to check; None where there is one. In a process of its own."""
-    probe = subprocess.run(
-        [*command(given), "--probe"], capture_output=True, text=True, timeout=PROBE_S, check=False
-    )
+    asked = [*command(given), "--probe"]
+    try:
+        probe = subprocess.run(asked, capture_output=True, text=True, timeout=PROBE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"the driver did not answer within {PROBE_S:.0f} s"
     if probe.returncode == 0:
         return None
     why = probe.stderr.strip().splitlines() or [f"the probe ended with {probe.returncode}"]
@@ -170,12 +174,9 @@ def watched(given: argparse.Namespace, folder: Path) -> tuple[Json, Seen, Json]:
             daemon.wait_server(port)
             wanted = {"cuda", *(["nvrtc"] if given.nvrtc else [])}
             wait_for(lambda: wanted <= read(records, process.pid).libraries, SEEN_S, "the probes")
-            with llama.Client("127.0.0.1", port, keep_alive=False) as client:
-                reply = client.post("/v1/chat/completions", llama.chat_body(NAME, "work"))
+            reply = ask(process, port)
             (answer,) = daemon.explained([reply], SEEN_S)
-            told, wrong = process.communicate(timeout=WORK_S)
-            if process.returncode:
-                raise RuntimeError(f"the CUDA program failed: {wrong.strip()}")
+            told, _ = process.communicate(timeout=WORK_S)
         detail = daemon.get(f"/v1/requests/{answer['id']}")
     return json.loads(told), read(records, process.pid), detail
 
@@ -192,6 +193,16 @@ def working(given: argparse.Namespace, port: int) -> Iterator[subprocess.Popen[s
     finally:
         process.kill()
         process.wait()
+
+
+def ask(process: subprocess.Popen[str], port: int) -> llama.Reply:
+    """The request in which the work is done; RuntimeError where it failed."""
+    try:
+        with llama.Client("127.0.0.1", port, keep_alive=False) as client:
+            return client.post("/v1/chat/completions", llama.chat_body(NAME, "work"))
+    except (OSError, http.client.HTTPException):
+        _, wrong = process.communicate(timeout=WORK_S)
+        raise RuntimeError(f"the CUDA program failed: {wrong.strip()}") from None
 
 
 def read(records: Path, tgid: int) -> Seen:

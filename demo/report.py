@@ -12,10 +12,13 @@ def phases(cases: Sequence[Case]) -> Iterator[str]:
     """One line a scenario: where the milliseconds went. A phase that nobody had is left out."""
     used = [p for p in PHASES if p == "other" or any(c.answer["phases_ms"][p] for c in cases)]
     yield "time to first token and its phases, in ms"
-    yield f"{'':<11}{'ttft':>8}" + "".join(f"{phase:>8}" for phase in used)
+    first = max(len(case.sent.scenario) for case in cases)
+    widths = {phase: max(8, len(phase) + 1) for phase in used}
+    yield f"{'':<{first}}{'ttft':>8}" + "".join(f"{phase:>{widths[phase]}}" for phase in used)
     for case in cases:
-        values = "".join(f"{_ms(case.answer['phases_ms'][phase]):>8}" for phase in used)
-        yield f"{case.sent.scenario:<11}{_ms(case.answer['ttft_ms']):>8}{values}"
+        phases = case.answer["phases_ms"]
+        values = "".join(f"{_ms(phases[phase]):>{widths[phase]}}" for phase in used)
+        yield f"{case.sent.scenario:<{first}}{_ms(case.answer['ttft_ms']):>8}{values}"
 
 
 def _ms(value: float) -> str:

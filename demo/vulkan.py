@@ -22,6 +22,8 @@ from demo.checks import Case, Check, Json, complete, other, sums
 from demo.scenarios import ALPHA, BETA, Sent
 from tests.workloads import llama, pagecache
 from tests.workloads.ttftd import Ttftd
+from tracer.render import COLUMNS
+from tracer.render_units import wrap
 
 MIB = 1 << 20
 #: Two idle processors compile for half a minute; busy ones for many.
@@ -180,7 +182,9 @@ def run(models: Path, out: Path, say: Callable[[str], None]) -> bool:
     for case in cases:
         spike = case.answer["spike"]
         if spike["is_spike"]:
-            say(f"{case.sent.scenario}: {spike['because']}\n  -> {spike['advice']}")
+            for line in wrap(f"{case.sent.scenario}: {spike['because']}", COLUMNS):
+                say(line)
+            say(f"  -> {spike['advice']}")
     say(f"\n{SLOW_DRIVER}")
     found = checks(asked, details)
     say("\nchecks")

@@ -134,7 +134,7 @@ class Live:
                 time.monotonic_ns(), waiting=bool(waiting()), ended=ended
             )
         if self._libraries is not None and (some or busy or self._was_busy):
-            records += self._libraries.collect(now_ns, busy=busy or self._was_busy)
+            records += self._libraries.collect(now_ns, busy=busy or ended or self._was_busy)
         if self._devices is not None and (some or busy or self._was_busy):
             # A short request may have begun and ended in what just came.
             records += self._devices.collect(now_ns, busy=some or busy or self._was_busy)

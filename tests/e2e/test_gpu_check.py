@@ -17,6 +17,7 @@ from tests.e2e.conftest import ROOT
 from tests.workloads.library_calls import make_library
 from tracer.libs.calls import Catalogue, shipped
 
+FAILS = "cuMemAlloc_v2"
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
 
@@ -68,6 +69,18 @@ def test_a_driver_without_a_device(tmp_path: Path) -> None:
     broken = check("--cuda", cuda)
     assert (broken.returncode, broken.stdout) == (2, "")
     assert "no NVIDIA GPU: the driver has no device" in broken.stderr
+
+
+def test_a_driver_that_fails_says_which_call(tmp_path: Path) -> None:
+    """Out of memory, say."""
+    (library,) = (x for x in Catalogue(shipped()).libraries if x.name == "cuda")
+    source, target = tmp_path / "failing.c", tmp_path / "libcuda.so.1"
+    names = {*library.symbols, *cuda_work.ALSO}
+    source.write_text("".join(f"long {n}(void) {{ return {2 * (n == FAILS)}; }}\n" for n in names))
+    subprocess.run(["clang", "-shared", "-fPIC", "-o", target, source], check=True)
+    done = check("--stand-in", "--cuda", target)
+    assert done.returncode == 2
+    assert f"the CUDA program failed: {FAILS} returned error 2" in done.stderr
 
 
 def test_without_a_gpu_it_says_so() -> None:
