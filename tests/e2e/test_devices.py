@@ -61,8 +61,8 @@ def test_each_request_has_its_calls(tmp_path: Path) -> None:
         assert f"driver calls  {CALLS + 2}: " in ttft("show", "2", socket=daemon.socket).stdout
         doctor = ttft("doctor", socket=daemon.socket).stdout
         assert "driver calls: of random; launches" in doctor
-        assert _group(daemon)["attached"]
-        assert bpf.linked(daemon.pid) >= PROGRAMS
+        turned = shown["evidence_detail"]["probes_changed"]
+        assert [x["on"] for x in turned if x["group"] == "devices"][-1]
         wait_for(lambda: not _group(daemon)["attached"], 30, "the probes to go off", 0.1)
         assert not bpf.linked(daemon.pid) & PROGRAMS
 
@@ -75,3 +75,19 @@ def test_without_such_a_device_nothing_is_attached(tmp_path: Path) -> None:
         group = _group(daemon)
         assert (group["attached"], group["off_because"]) == (False, "this host has no accelerator")
         assert not bpf.linked(daemon.pid) & PROGRAMS
+
+
+def test_a_recording_has_them(tmp_path: Path) -> None:
+    """Replayed, the answer is the same to the last byte."""
+    recording = tmp_path / "recording"
+    with (
+        DeviceServer(CALLS) as server,
+        Ttftd(tmp_path, _config(server, f'"{DEVICE}"')) as daemon,
+    ):
+        daemon.wait_server(server.port)
+        with daemon.recording(recording):
+            (found,) = _asked(daemon, server, 1)
+        assert found["evidence"]["gpu_calls"] == CALLS + 2
+        live = ttft("show", str(found["id"]), "--json", socket=daemon.socket).stdout
+    again = ttft("replay", str(recording), "--show", str(found["id"]), "--json")
+    assert (again.returncode, again.stdout) == (0, live)

@@ -19,7 +19,7 @@ OPERATIONS = ("empty_syscall", "read_4k", "file_fault", "anonymous_fault")
 VARIANTS = ("tracepoint", "fentry")
 #: Always attached together with what is in the row.
 BASE = ("lifecycle", "cache")
-ROWS = (("files",), ("faults",), ("faults", "minor"))
+ROWS = (("files",), ("files", "devices"), ("faults",), ("faults", "minor"))
 _SIZE = 4 << 20
 Costs = dict[str, float]
 
