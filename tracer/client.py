@@ -112,10 +112,15 @@ def _refusal(response: http.client.HTTPResponse, path: str) -> TtftError:
                 f"this ttftd does not know {path}: it is older than ttft",
                 "restart it after the update: sudo systemctl restart ttftd",
             )
-        return TtftError(str(answer["error"]), answer.get("hint"))
+        return TtftError(str(answer["error"]), answer.get("hint") or _hint(response.status))
     except (ValueError, KeyError, TypeError, AttributeError):
         text = f"the daemon refused: {response.status} {response.reason}"
-        hint = (
-            "it is busy; try again" if response.status == http.client.SERVICE_UNAVAILABLE else None
-        )
-        return TtftError(text, hint)
+        return TtftError(text, _hint(response.status))
+
+
+def _hint(status: int) -> str:
+    if status == http.client.SERVICE_UNAVAILABLE:
+        return "it is busy; try again"
+    if status == http.client.INTERNAL_SERVER_ERROR:
+        return "its log says why: journalctl -u ttftd"
+    return "is another program listening on this socket?"

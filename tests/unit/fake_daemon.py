@@ -82,6 +82,7 @@ FACTS = [
     HostFact("BTF", True, "/sys/kernel/btf/vmlinux"),
     HostFact("cgroup v2", False, "not mounted", "requests", "mount -t cgroup2 none /mnt"),
 ]
+HEADER = b'{"ttft_recording":1,"version":"0"}\n'
 REQUESTS = [warm(16), spike(17, ARRIVAL + 3000 * MS), warm(18, ARRIVAL + 6000 * MS)]
 
 
@@ -93,7 +94,7 @@ class FakeBackend:
         self.metrics = Metrics()
         self.fanout = events_fanout()
         self.recording: Fanout = records_fanout()
-        self.recording_head = b'{"t":"header"}\n'
+        self.recording_head = HEADER
         self.fails: Exception | None = None
         self.open: list[Derived] = []
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.answer_cases import spike, warm
-from tests.unit.fake_daemon import GROUP, REQUESTS, FakeDaemon, serving
+from tests.unit.fake_daemon import GROUP, HEADER, REQUESTS, FakeDaemon, serving
 from tracer import answers, api_http
 from tracer.api_socket import bind
 from tracer.client import Client
@@ -203,7 +203,7 @@ def test_a_request_may_take_longer_than_its_head(
 ) -> None:
     monkeypatch.setattr(api_http, "HEAD_S", 0.05)
     stream = Client(str(daemon.socket)).get("/v1/records", {"for": "200ms"})
-    assert stream == b'{"t":"header"}\n'
+    assert stream == HEADER
 
 
 def test_too_many_connections_are_refused(daemon: FakeDaemon) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fake_daemon import FakeBackend, FakeDaemon, serving
+from tests.unit.fake_daemon import HEADER, FakeBackend, FakeDaemon, serving
 from tracer import api
 from tracer.api_http import Request
 from tracer.api_streams import Fanout, SlowReader, with_heartbeat
@@ -42,7 +42,7 @@ def _when_read(fanout: Fanout, item: bytes) -> None:
 
 def test_records(daemon: FakeDaemon) -> None:
     stream = Client(str(daemon.socket)).stream("/v1/records")
-    assert next(stream) == b'{"t":"header"}\n'
+    assert next(stream) == HEADER
     daemon.do(_when_read, daemon.backend.recording, b'{"t":"tick","ts_ns":1}\n')
     assert next(stream) == b'{"t":"tick","ts_ns":1}\n'
     stream.close()
@@ -113,7 +113,7 @@ def test_a_stream_cut_off_is_an_error(tmp_path: Path) -> None:
 
 def test_records_for_a_time_end_well(daemon: FakeDaemon) -> None:
     pieces = Client(str(daemon.socket)).stream("/v1/records", {"for": "50ms"})
-    assert list(pieces) == [b'{"t":"header"}\n']
+    assert list(pieces) == [HEADER]
 
 
 @pytest.mark.parametrize("kind", ["events", "records"])

@@ -96,7 +96,7 @@ def test_somebody_outside_the_group(arguments: list[str]) -> None:
 # The interpreter itself may lie where only root may look, so all is imported before.
 AS_NOBODY = """
 import difflib, importlib, os, http.client
-from tracer import cli, client, summary
+from tracer import cli, client, recording, summary
 for module in set(cli.COMMANDS.values()):
     importlib.import_module(f"tracer.commands.{module}")
 if os.geteuid() == 0:

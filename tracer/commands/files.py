@@ -10,17 +10,18 @@ from itertools import chain
 from pathlib import Path
 
 import click
-import orjson
 
 from tracer.commands.output import save
 from tracer.commands.shared import (
     DURATION,
     block,
+    check_schema,
     client,
     decode,
     json_option,
     offered,
     paint,
+    parse,
     print_json,
     print_lines,
     say,
@@ -62,7 +63,9 @@ def export(context: click.Context, number: int | None, since: str | None, output
         body = daemon.get(f"/v1/requests/{number}/trace")
     else:
         body = daemon.get("/v1/trace", {"since": since})
-    if since is not None and not orjson.loads(body)["traceEvents"]:
+    trace = parse(body)
+    check_schema(trace.get("otherData", trace) if isinstance(trace, dict) else trace)
+    if since is not None and not trace["traceEvents"]:
         raise TtftError(
             f"no requests in the last {since}", "ttft requests lists those that are kept"
         )
@@ -93,6 +96,7 @@ def record(context: click.Context, output: str, length: str | None) -> None:
     pieces = client(context).stream("/v1/records", {"for": length})
     # Not before the daemon answers may an older file of that name go.
     first = next(pieces, b"")
+    check_schema(parse(first.partition(b"\n")[0]), "ttft_recording")
     path = Path(output)
     if path.exists() and not path.is_file():
         raise TtftError(f"{output} is not a regular file", "give the name of a file to write")

@@ -89,24 +89,29 @@ def json_option(command: F) -> F:
     )
 
 
-def decode(body: bytes) -> Any:
-    """The JSON of an answer, in the schema that this version reads."""
+def parse(body: bytes) -> Any:
+    """The JSON of an answer."""
     try:
-        answer = orjson.loads(body)
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise TtftError(
             "the daemon's answer is not JSON", "is another program listening on this socket?"
         ) from error
-    _check_schema(answer)
+
+
+def decode(body: bytes) -> Any:
+    """The JSON of an answer, in the schema that this version reads."""
+    answer = parse(body)
+    check_schema(answer)
     return answer
 
 
-def _check_schema(answer: object) -> None:
-    """What another version means by its words is not guessed."""
+def check_schema(answer: object, key: str = "schema") -> None:
+    """What another version means by its words is not guessed. `key` has its number."""
     first = answer[0] if isinstance(answer, list) and answer else answer
     if first == []:
         return
-    schema = first.get("schema") if isinstance(first, dict) else None
+    schema = first.get(key, first.get("schema")) if isinstance(first, dict) else None
     if not isinstance(schema, int):
         raise TtftError(
             "the daemon's answer is not one of ttftd",
