@@ -28,7 +28,7 @@ from demo import vulkan
 from tests.workloads.llama import Reply
 
 BUDGET = 1.01
-TOKENS = 48
+TOKENS = 32
 BLOCK = 4
 ON = '[probes]\narming = "always"\n'
 Pairs = tuple[list[Reply], list[Reply]]
@@ -49,7 +49,7 @@ def run(plan: Plan) -> Iterator[Row]:
         say("decoding on a device: the first prompts compile")
         for _ in range(2):
             asker.warm("alpha", TOKENS)
-        present, absent = pairs(plan, asker, plan.times(40, 100, 1))
+        present, absent = pairs(plan, asker, plan.times(24, 100, 1))
     yield from rows(present, absent)
 
 
