@@ -155,10 +155,13 @@ class Soak:
         return int(self._daemon.get("/v1/status")["history"]["pending"])
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE_S
+        """Until it holds; gives up when for long nothing more was explained."""
+        told, end = -1, 0.0
         while not done():
+            if self.told() != told:
+                told, end = self.told(), time.monotonic() + PATIENCE_S
             if time.monotonic() > end:
-                raise TimeoutError(f"{self.told()} of {self._sent} requests were explained")
+                raise TimeoutError(f"{told} of {self._sent} requests were explained")
             time.sleep(0.02)
 
     async def _send(self, until: int) -> None:
