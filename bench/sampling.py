@@ -13,7 +13,7 @@ from tests.workloads.spin import Spin, compiled
 from tests.workloads.waiting import wait_for
 from tracer.kernel.loader import Kernel
 from tracer.kernel.probes import PROBES, SAMPLER
-from tracer.records import Conn, HttpEnd, HttpRequest, Samples
+from tracer.records import Conn, HttpBody, HttpEnd, HttpRequest, Samples
 from tracer.stacks.clock import processors
 from tracer.stacks.watch import StackWatch
 from tracer.stacks.when import When
@@ -41,7 +41,10 @@ def sampled(watch: StackWatch) -> Iterator[None]:
     """A request waits."""
     now = time.monotonic_ns()
     watch.note(
-        [HttpRequest(ts_ns=now, xid=1, conn=CONN, method="POST", endpoint="/v1/completions")]
+        [
+            HttpRequest(ts_ns=now, xid=1, conn=CONN, method="POST", endpoint="/v1/completions"),
+            HttpBody(ts_ns=now, xid=1, bytes=1),
+        ]
     )
     watch.collect(now)
     yield
@@ -53,22 +56,24 @@ def _busy(plan: Plan, kernel: Kernel, watch: StackWatch, program: Path) -> Itera
     cpus = len(processors())
     length_ms = plan.times(20_000, 60_000, 1000)
     say(f"cost of sampling {cpus} busy processors for {length_ms // 1000} s")
-    found = 0
+    found = own = 0
     with ExitStack() as stack:
         spins = [stack.enter_context(Spin(program, length_ms)) for _ in range(cpus)]
         for spin in spins:
             kernel.watch(spin.pid)
         kernel.enable_stats()
-        before, own, began = _sampler(kernel), time.thread_time_ns(), time.monotonic_ns()
+        before, began = _sampler(kernel), time.monotonic_ns()
         with sampled(watch):
             for spin in spins:
                 spin.go()
             while not all(spin.done(0) for spin in spins):
+                since = time.thread_time_ns()
                 records = watch.collect(time.monotonic_ns())
+                own += time.thread_time_ns() - since
                 found += sum(s[0] for r in records if isinstance(r, Samples) for s in r.stacks)
                 time.sleep(LOOK_S)
         took = time.monotonic_ns() - began
-        own, after = time.thread_time_ns() - own, _sampler(kernel)
+        after = _sampler(kernel)
     runs, run_ns = after[0] - before[0], after[1] - before[1]
     data = {"runs": runs, "samples": found, "cpus": cpus, "left_out": watch.left_out}
     yield Row("sampling: a run", f"{run_ns / max(1, runs):,.0f} ns, {runs} runs", data=data)

@@ -20,7 +20,7 @@ from tests.workloads.spin import Spent, Spin, compiled
 from tests.workloads.waiting import wait_for
 from tracer.kernel.loader import Kernel
 from tracer.kernel.probes import SAMPLER
-from tracer.records import AnyRecord, Conn, HttpEnd, HttpRequest, Names, Samples
+from tracer.records import AnyRecord, Conn, HttpBody, HttpEnd, HttpRequest, Names, Samples
 from tracer.stacks import clock
 from tracer.stacks.fold import places
 from tracer.stacks.mapped import MADE
@@ -61,7 +61,7 @@ class Scene:
     def ask(self) -> None:
         """A request waits from now on."""
         fresh = msgspec.structs.replace(ASKED, ts_ns=time.monotonic_ns())
-        self.watch.note([fresh])
+        self.watch.note([fresh, HttpBody(ts_ns=fresh.ts_ns, xid=fresh.xid, bytes=1)])
         self.take()
 
     def answer(self) -> None:

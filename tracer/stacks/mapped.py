@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Code that no file has: made while running. What the kernel itself maps has names like it.
 MADE = "[made]"
@@ -52,13 +52,16 @@ def parse(text: bytes) -> list[Mapping]:
     return sorted(found, key=lambda m: m.start)
 
 
-@dataclass(slots=True)
 class _Known:
-    looked_ns: int
-    mappings: list[Mapping] = field(default_factory=list)
+    """What was seen at a time."""
+
+    def __init__(self, looked_ns: int, mappings: list[Mapping]) -> None:
+        self.looked_ns = looked_ns
+        self.mappings = mappings
+        self._starts = [m.start for m in mappings]
 
     def at(self, address: int) -> Mapping | None:
-        n = bisect_right(self.mappings, address, key=lambda m: m.start) - 1
+        n = bisect_right(self._starts, address) - 1
         return self.mappings[n] if n >= 0 and address < self.mappings[n].end else None
 
 
