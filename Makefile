@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-vulkan test test-vm test-vm-renew test-vm-arm64 test-all test-service lint bench wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-vm setup-service setup-arm64 setup-all bpf
+.PHONY: help demo demo-vulkan test test-vm test-vm-renew test-vm-arm64 test-all test-service test-collectors lint bench soak wheel deb bundle install uninstall clean setup setup-demo setup-e2e setup-bench setup-collectors setup-vm setup-service setup-arm64 setup-all bpf
 
 PYTHON := .venv/bin/python
 PREFIX ?= /opt/ttft
@@ -33,11 +33,17 @@ test-all: setup-all bpf ## make test, then make test-vm, as one run
 test-service: setup-service bpf ## set up, then install it in each way on a real systemd, emulated
 	@$(PYTHON) -m pytest -m service tests/service $(ARGS)
 
+test-collectors: setup-collectors bpf ## set up, then with a real Prometheus and OTLP's own definitions
+	@$(PYTHON) -m pytest -m collectors tests/collectors $(ARGS)
+
 lint: setup bpf ## ruff, mypy --strict, clang-format
 	@$(PYTHON) -m pytest -q tests/lint
 
 bench: setup-bench bpf ## set up, then measure each budget against an untraced server
 	@$(PYTHON) -m bench
+
+soak: setup bpf ## a million requests through one daemon, an hour or so: nothing may grow
+	@$(PYTHON) -m bench.soak $(ARGS)
 
 deb: setup bpf ## build dist/*.deb, for amd64 and arm64
 	@$(PYTHON) -m pack deb
@@ -77,6 +83,9 @@ setup-demo:
 
 setup-bench:
 	@scripts/setup.sh bench
+
+setup-collectors:
+	@scripts/setup.sh collectors
 
 setup-vm:
 	@scripts/setup.sh vm

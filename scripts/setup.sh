@@ -6,6 +6,7 @@
 #   scripts/setup.sh demo     and the real server with two models
 #   scripts/setup.sh e2e      and a software Vulkan device, for the tests with the real server
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
+#   scripts/setup.sh collectors  and a Prometheus and OTLP's definitions, to be collected by
 #   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
 #   scripts/setup.sh service  and to install it in guests with systemd
 #   scripts/setup.sh arm64    and on an emulated arm64 machine
@@ -23,10 +24,11 @@ demo) extras=test,demo ;;
 e2e) extras=test,demo packages="$packages mesa-vulkan-drivers" ;;
 bench) extras=test,demo packages="$packages strace bpftrace mesa-vulkan-drivers" ;;
 vm) packages="$packages $vm_packages" ;;
+collectors) extras=test,collectors packages="$packages prometheus" ;;
 service) packages="$packages $vm_packages qemu-utils" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
 all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers" ;;
-*) echo "usage: scripts/setup.sh test|demo|e2e|bench|vm|service|arm64|all" >&2 && exit 2 ;;
+*) echo "usage: scripts/setup.sh test|demo|e2e|bench|collectors|vm|service|arm64|all" >&2 && exit 2 ;;
 esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -107,6 +109,6 @@ if [ "$(cat .venv/setup.stamp 2>/dev/null)" != "$stamp" ]; then
 		fail "pip could not install what pyproject.toml names" "see the lines above"
 	echo "$stamp" >.venv/setup.stamp
 fi
-if [ $extras != test ]; then
+if [ "${extras#test,demo}" != "$extras" ]; then
 	.venv/bin/python -m tests.workloads.models build/models
 fi
