@@ -73,6 +73,16 @@ def test_first_prompt_with_an_empty_shader_cache(runs: dict[str, Run]) -> None:
     assert all("shader-cache" in cache for cache in compiled["caches"])
 
 
+def test_what_ran_in_it_is_the_shader_compiler(runs: dict[str, Run]) -> None:
+    told = {stage["stage"]: stage for stage in runs["empty"].answer["evidence_detail"]["stacks"]}
+    compiling = told["init.compile"]
+    most = compiling["modules"][0]
+    assert most["module"].rpartition("/")[2].startswith(("libLLVM", "libvulkan_lvp")), told
+    assert most["share"] > 0.3
+    names = [one["function"] for one in compiling["functions"] if one["function"]]
+    assert any(name.startswith(("llvm::", "nir_", "spirv_", "lp_")) for name in names), told
+
+
 def test_first_prompt_with_a_full_shader_cache(runs: dict[str, Run]) -> None:
     compiled = runs["full"].answer["evidence_detail"]["compiled"]
     assert (compiled["missed"], compiled["found"] > 0) == (0, True)
