@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from bench.common import (
     SETTLE_S,
@@ -25,6 +26,10 @@ from tests.workloads.ttftd import Ttftd, ttft
 from tests.workloads.waiting import wait_for
 
 
+#: What a command may take from Enter to its answer.
+COMMAND_S = 0.12
+
+
 def run(plan: Plan) -> Iterator[Row]:
     """All rows on one router."""
     with router(plan) as asker:
@@ -33,7 +38,7 @@ def run(plan: Plan) -> Iterator[Row]:
         with watching(plan, asker.server.port) as daemon:
             yield from _idle(plan, daemon)
             yield from _cold(plan, asker, daemon)
-            yield _spikes_command(plan, daemon)
+            yield from _commands(plan, daemon)
 
 
 def _start(plan: Plan) -> Row:
@@ -103,14 +108,22 @@ def _delay(reply: Reply, daemon: Ttftd, known: int) -> float:
     return (time.monotonic_ns() - reply.first_token_ns) / 1e9
 
 
-def _spikes_command(plan: Plan, daemon: Ttftd) -> Row:
-    """The whole process, interpreter start included."""
-    taken = median_s(lambda: spikes(daemon), plan.times(10, 50))
-    return limit_row("`ttft spikes`, whole process", taken, 0.12, "s", 3)
+def _commands(plan: Plan, daemon: Ttftd) -> Iterator[Row]:
+    """Whole processes, interpreter start included."""
+    newest = max(item["id"] for item in daemon.requests(1))
+    for command in ("spikes", f"show {newest}", "status", "requests", "--help"):
+        taken = median_s(partial(run_command, daemon, command), plan.times(10, 50))
+        name = f"`ttft {command.split()[0]}`, whole process"
+        yield limit_row(name, taken, COMMAND_S, "s", 3)
+
+
+def run_command(daemon: Ttftd, command: str) -> None:
+    """Run a command against a daemon."""
+    done = ttft(*command.split(), socket=daemon.socket)
+    if done.returncode:
+        raise RuntimeError(f"ttft {command}: {done.stderr}")
 
 
 def spikes(daemon: Ttftd) -> None:
     """Run `ttft spikes` against a daemon."""
-    done = ttft("spikes", socket=daemon.socket)
-    if done.returncode:
-        raise RuntimeError(f"ttft spikes: {done.stderr}")
+    run_command(daemon, "spikes")
