@@ -67,11 +67,10 @@ def _turns(told: list[AnyRecord], policy: Policy, latency_ns: int) -> list[tuple
         found.append((place, Armed(ts_ns=ts_ns, group=GROUP, on=change.on, why=change.why)))
 
     now_ns = first_ns
-    for place, record in enumerate(told):
+    for place, whole in enumerate(told):
+        record = whole if arming.on else _untimed(whole)
         # A quiet daemon wakes by itself when it is time; nothing is told of that.
         due_ns = arming.next_ns
-        if not arming.on and isinstance(record, Span) and record.op == _COUNTED:
-            record = msgspec.structs.replace(record, busy_ns=0)
         wakes = isinstance(record, Tick | HttpRequest | Fork | Exec) or (
             isinstance(record, Span) and is_untimed(record)
         )
@@ -133,12 +132,19 @@ def _parts(span: Span, on: list[Range]) -> Iterator[Span]:
                 )  # fmt: skip
 
 
-def _untimed_parts(span: Span, on: list[Range]) -> Iterator[Span]:
+def _untimed(record: AnyRecord) -> AnyRecord:
+    """As it is told while the group is off."""
+    if isinstance(record, Span) and record.op == _COUNTED:
+        return msgspec.structs.replace(record, busy_ns=0)
+    return record
+
+
+def _untimed_parts(span: Span, on: list[Range]) -> Iterator[AnyRecord]:
     """The rest of the faults, counted."""
     ends = [0, *(end for _, end in on)]
     begins = [*(begin for begin, _ in on), 1 << 63]
     for part in _parts(span, list(zip(ends, begins, strict=True))):
-        yield msgspec.structs.replace(part, busy_ns=0)
+        yield _untimed(part)
 
 
 class _Counts:
