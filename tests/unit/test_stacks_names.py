@@ -113,6 +113,26 @@ def test_mappings_of_any_text(text: bytes) -> None:
     assert all(isinstance(m, Mapping) for m in parse(text))
 
 
+def test_a_process_is_looked_at_again_only_for_what_is_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+
+    def read(tgid: int) -> list[Mapping]:
+        looked.append(tgid)
+        return parse(MAPS)
+
+    monkeypatch.setattr("tracer.stacks.mapped._read", read)
+    mappings = Mappings()
+    assert mappings.at(7, 1, 0, sure=False) is None  # never looked at before
+    for ns in (1, 10**9, 2 * 10**9):
+        assert mappings.at(7, 1, ns, sure=False) is None
+    assert looked == [7]
+    assert mappings.at(7, 1, 3 * 10**9) is None
+    assert mappings.at(7, 1, 3 * 10**9 + 1) is None
+    assert looked == [7, 7]
+
+
 def test_mappings_of_this_process_and_of_one_that_is_gone() -> None:
     mappings = Mappings()
     inside = parse(Path("/proc/self/maps").read_bytes())[0]

@@ -71,11 +71,15 @@ class Mappings:
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
 
-    def at(self, tgid: int, address: int, now_ns: int) -> Mapping | None:
-        """The mapping of an address; None where it is not known to be code."""
+    def at(self, tgid: int, address: int, now_ns: int, *, sure: bool = True) -> Mapping | None:
+        """The mapping of an address; None where it is not known to be code.
+
+        `sure`: it is code; else it may be, and the process is not looked at again for it.
+        """
         known = self._known.get(tgid)
         found = known.at(address) if known is not None else None
-        if found is not None or (known is not None and now_ns - known.looked_ns < _AGAIN_NS):
+        again = known is None or (sure and now_ns - known.looked_ns >= _AGAIN_NS)
+        if found is not None or not again:
             return found
         fresh = _read(tgid)
         # Of a process that is gone what was known stays.

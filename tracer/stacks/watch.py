@@ -132,7 +132,7 @@ class StackWatch:
         for address in _FRAMES.unpack(raw):
             # A caller's frame says where it goes on: the call is before.
             exact = address - 1 if found else address
-            mapping = self.mappings.at(tgid, exact, now_ns) if address else None
+            mapping = self.mappings.at(tgid, exact, now_ns, sure=not found) if address else None
             if mapping is None:
                 break
             found.append((mapping.module, mapping.place(exact)))
