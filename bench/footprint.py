@@ -25,7 +25,6 @@ from tests.workloads.llama import Reply
 from tests.workloads.ttftd import Ttftd, ttft
 from tests.workloads.waiting import wait_for
 
-
 #: What a command may take from Enter to its answer.
 COMMAND_S = 0.12
 
