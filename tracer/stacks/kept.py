@@ -8,13 +8,13 @@ import msgspec
 
 from tracer.records import Samples
 
-#: Stacks kept for all processes, the latest; and those that one request's evidence holds.
-MAX_KEPT = 20_000
+#: Stacks kept for all processes, and those that one request's evidence holds.
+MAX_KEPT = 8000
 MAX_STACKS = 2000
 
 
 class Stacks:
-    """Samples in the order of their times."""
+    """Samples as they came; of too many each so-manieth."""
 
     def __init__(self) -> None:
         self._kept: list[Samples] = []
@@ -23,8 +23,9 @@ class Stacks:
     def feed(self, record: Samples) -> None:
         self._kept.append(record)
         self._count += len(record.stacks)
-        while self._count > MAX_KEPT and len(self._kept) > 1:
-            self._count -= len(self._kept.pop(0).stacks)
+        if self._count > MAX_KEPT:
+            self._kept = list(thinned(self._kept, MAX_KEPT // 2))
+            self._count = sum(len(s.stacks) for s in self._kept)
 
     def of(self, tgids: Collection[int], start_ns: int, end_ns: int) -> tuple[Samples, ...]:
         """Those of these processes that touch the window; of too many each so-manieth."""
