@@ -26,11 +26,12 @@ class Lasting(Machine):
     """What a boot writes to the root is there at the next one; other disks are read-only."""
 
     def __init__(self, kernel: str, userland: str, folder: Path, disks: Sequence[Path]) -> None:
-        # On a busy host an emulated timer is late, and a kernel that checks it gives up.
+        # On a busy host an emulated timer is late, and a kernel that checks it gives up; so are
+        # services, and a systemd that waits only 90 s for them.
+        line = "no_timer_check systemd.default_timeout_start_sec=900"
         options = Options(
-            userland=userland, command_s=_COMMAND_S, append="no_timer_check", disks=disks,
-            memory_mb=1536,
-        )  # fmt: skip
+            userland=userland, command_s=_COMMAND_S, append=line, disks=disks, memory_mb=1536
+        )
         super().__init__(kernel, options)
         self.overlay = folder / "root.qcow2"
         if not self.overlay.exists():
