@@ -222,6 +222,30 @@ def test_too_many(host: Host, placement: Placement) -> None:
     assert len(host.paths) == GROUPS_MAX
 
 
+def test_a_storm_is_not_remembered(
+    host: Host, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "_REMEMBERED_MAX", 10)
+    placement.follow()
+    for tgid in range(100):
+        host.where[tgid] = "/a.service"
+        placement.process(tgid)
+        placement.socket((1, tgid), host.make("/a.service"), tgid)
+    assert len(placement._processes) == len(placement._ports) == 10
+    placement.keep([99], [])
+    assert host.paths == ["/a.service"]
+
+
+def test_attached_again_it_is_where_servers_are(host: Host, placement: Placement) -> None:
+    placement.follow()
+    host.where[5] = "/a.service"
+    placement.process(5)
+    placement.close()
+    assert host.paths == []
+    placement.begin(PROGRAMS)
+    assert host.paths == ["/a.service"]
+
+
 def test_the_root_cannot_be_had(host: Host) -> None:
     host.refused.add("/")
     with pytest.raises(KernelError, match="not permitted"):

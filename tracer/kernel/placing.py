@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tracer.errors import KernelError
 from tracer.kernel import cgroup, namespaces
@@ -23,7 +23,9 @@ from tracer.kernel.grouptree import UNKNOWN, Group, GroupTree, outermost
 GROUPS_MAX = 64
 #: A server that restarts is soon back; some connections outlive their server a little, ns.
 _PATIENCE_NS = 30_000_000_000
+_REMEMBERED_MAX = 8192
 _INIT = 1
+K = TypeVar("K")
 Port = tuple[int, int]
 
 
@@ -88,6 +90,7 @@ class Placement:
             except KernelError:
                 self.close()
                 raise
+            self._settle()
 
     def close(self) -> None:
         """Detach all."""
@@ -128,7 +131,7 @@ class Placement:
                 near = (tgid, _INIT) if tgid is not None else (_INIT,)
                 found = self._tree.by_inode(inode, map(self._tree.of_process, near))
                 group = Group(inode, "") if found is UNKNOWN else found
-            if self._want(self._ports.setdefault(port, set()), group):
+            if self._want(_entry(self._ports, port), group):
                 self._settle()
 
     def listener(self, port: Port, tgid: int, parent: int | None) -> None:
@@ -144,7 +147,7 @@ class Placement:
             fresh = False
             for group in groups:
                 if group is not None:
-                    fresh |= self._want(self._ports.setdefault(port, set()), group)
+                    fresh |= self._want(_entry(self._ports, port), group)
             if fresh:
                 self._settle()
 
@@ -177,7 +180,7 @@ class Placement:
     def _note_process(self, tgid: int) -> bool:
         assert self._tree is not None
         group = self._tree.of_process(tgid)
-        return group is not None and self._want(self._processes.setdefault(tgid, set()), group)
+        return group is not None and self._want(_entry(self._processes, tgid), group)
 
     def _want(self, whose: set[int], group: Group) -> bool:
         """Whether it is new."""
@@ -263,6 +266,16 @@ class Placement:
     def _take(self, group: Group) -> None:
         for link in self._links.pop(group):
             self._destroy(link)
+
+
+def _entry(table: dict[K, set[int]], key: K) -> set[int]:
+    """Of a storm of processes or ports only so many are remembered: `keep()` looks at them."""
+    found = table.get(key)
+    if found is None:
+        found = set()
+        if len(table) < _REMEMBERED_MAX:
+            table[key] = found
+    return found
 
 
 def _key(inode: int) -> bytes:
