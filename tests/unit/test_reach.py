@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +116,37 @@ def test_a_process_sees_itself(tmp_path: Path) -> None:
     assert reach.text(os.getpid(), str(file), 100) == "text"
     assert reach.text(os.getpid(), str(tmp_path), 100) is None
     assert reach.text(os.getpid(), "/dev/null", 100) is None
+
+
+def refuse(number: int) -> None:
+    """A system call is not there for this process, as the unit's filter has it for some."""
+    program = b"".join(
+        struct.pack("<HBBI", *step)
+        for step in (
+            (0x20, 0, 0, 0),  # the call's number
+            (0x15, 0, 1, number),
+            (0x06, 0, 0, 0x50000 | errno.ENOSYS),
+            (0x06, 0, 0, 0x7FFF0000),  # all else is allowed
+        )
+    )
+    code = ctypes.create_string_buffer(program)
+    given = struct.pack("@HP", 4, ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for arguments in ((38, 1, 0, 0, 0), (22, 2, given, 0, 0)):  # no new privileges, then seccomp
+        if libc.prctl(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+def test_the_units_filter_leaves_it_working(tmp_path: Path) -> None:
+    """RestrictSUIDSGID takes openat2() away, which could make such files."""
+    file = tmp_path / "file"
+    file.write_text("text")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            refuse(437)
+            status = 0 if reach.text(os.getpid(), str(file), 100) == "text" else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
