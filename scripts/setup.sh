@@ -21,13 +21,13 @@ vm_packages="qemu-system-x86 mmdebstrap kmod e2fsprogs gcc make"
 case $what in
 test) ;;
 demo) extras=test,demo ;;
-e2e) extras=test,demo packages="$packages mesa-vulkan-drivers" ;;
+e2e) extras=test,demo packages="$packages mesa-vulkan-drivers python3-bpfcc" ;;
 bench) extras=test,demo packages="$packages strace bpftrace mesa-vulkan-drivers" ;;
 vm) packages="$packages $vm_packages" ;;
 collectors) extras=test,collectors packages="$packages prometheus" ;;
 service) packages="$packages $vm_packages qemu-utils" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
-all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers" ;;
+all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers python3-bpfcc" ;;
 *) echo "usage: scripts/setup.sh test|demo|e2e|bench|collectors|vm|service|arm64|all" >&2 && exit 2 ;;
 esac
 

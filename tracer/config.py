@@ -88,6 +88,11 @@ class ProbesSection(_Section, frozen=True):
     ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
     packet_ring_kb: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] | None = None
 
+    @property
+    def all_off(self) -> tuple[str, ...]:
+        """All groups that are left out, `stacks` by its own key too."""
+        return (*self.off, "stacks") if self.stacks == "off" else self.off
+
 
 class DevicesSection(_Section, frozen=True):
     """`nodes`: patterns for further device nodes of accelerators, such as `/dev/npu*`.

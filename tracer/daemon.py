@@ -48,7 +48,7 @@ def run(
             opening = beside.submit(
                 Kernel.open,
                 btf=btf,
-                off=config.probes.off,
+                off=config.probes.all_off,
                 variant=config.probes.variant,
                 stays=("files", "devices") if config.probes.arming == "always" else (),
                 sizes=_ring_sizes(config),

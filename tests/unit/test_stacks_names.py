@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_stacks_fold import samples, told
+from tests.workloads.waiting import wait_for
 from tracer.records import Names
 from tracer.stacks import helper, symbols
 from tracer.stacks.mapped import MADE, Mapping, Mappings, parse
@@ -227,7 +228,14 @@ def test_children_of_a_program_end_with_it(tmp_path: Path) -> None:
     with pytest.raises(HelperError):
         run([PYTHON, "-c", program, str(note)], b"", 1.0, 1)
     child = Path("/proc", note.read_text(), "stat")
-    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+    def ended() -> bool:
+        try:
+            return child.read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True
+
+    wait_for(ended, 10, "the child to end")
 
 
 def stand_in(folder: Path, says: bytes) -> str:

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import resource
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -27,11 +28,12 @@ MEMORY = 1 << 31
 _CAPSET_V3 = 0x20080522
 #: To look at what other users' processes run.
 _SYS_PTRACE, _DAC_READ_SEARCH = 19, 2
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _CLEAR_ALL = 38, 47, 4
 
 
 def give_up_rights() -> None:
-    """Nothing new, little time and memory, and of root's rights only those to look."""
+    """Nothing new, little time and memory, of root's rights only those to look. It ends with us."""
     for what, most in (
         (resource.RLIMIT_CPU, CPU_S),
         (resource.RLIMIT_AS, MEMORY),
@@ -49,6 +51,7 @@ def give_up_rights() -> None:
     kept = permitted & (1 << _SYS_PTRACE | 1 << _DAC_READ_SEARCH)
     header = (ctypes.c_uint32 * 2)(_CAPSET_V3, 0)
     libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0))
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def bcc_cache(tgid: int) -> Any:

@@ -23,7 +23,7 @@ class Sampling:
         tell: Callable[[Names], object],
         say: Callable[[str], None],
     ) -> None:
-        off = config.probes.stacks == "off" or "stacks" in config.probes.off
+        off = "stacks" in config.probes.all_off
         when = When(round(config.spike.min_ms * 1e6), config.spike.factor)
         self.watch = StackWatch(kernel, when, say, off=off)
         self._namer = Namer(tell, say)
