@@ -35,9 +35,9 @@ BRIEF = Path(__file__).with_name("brief_server.py")
 CONNECTIONS = 16
 #: Requests on a connection before the client opens another.
 PER_CONNECTION = 25
-#: How far clients may be ahead of what was explained.
-AHEAD = 2000
-LOOK_EVERY = 250
+#: How far clients may be ahead of what was explained: less than the ring for packets holds.
+AHEAD = 400
+LOOK_EVERY = 200
 PATIENCE_S = 60.0
 MODELS = tuple(f"model-{number}" for number in range(5))
 STREAMED = [call(model, 2) for model in MODELS]
@@ -161,7 +161,10 @@ class Soak:
             if self.told() != told:
                 told, end = self.told(), time.monotonic() + PATIENCE_S
             if time.monotonic() > end:
-                raise TimeoutError(f"{told} of {self._sent} requests were explained")
+                lost = self._daemon.get("/v1/status")["lost"]
+                raise TimeoutError(
+                    f"{told} of {self._sent} requests were explained; lost: {lost or 'nothing'}"
+                )
             time.sleep(0.02)
 
     async def _send(self, until: int) -> None:
