@@ -139,9 +139,17 @@ INLINE bool is_poll(long nr)
 	return nr == SYS_POLL || nr == SYS_PPOLL;
 }
 
+#define LOW(nr) ((u64)(nr) < 64 ? 1ull << ((nr)&63) : 0)
+
+/* Every system call of everyone asks this: most numbers are told by one bit. */
 INLINE bool is_device_call(long nr)
 {
-	return nr == SYS_IOCTL || nr == SYS_MMAP || nr == SYS_CLOSE || is_poll(nr) || is_open(nr);
+	const u64 low = LOW(SYS_IOCTL) | LOW(SYS_MMAP) | LOW(SYS_CLOSE) | LOW(SYS_POLL) |
+			LOW(SYS_OPEN) | LOW(SYS_OPENAT);
+
+	if ((u64)nr < 64)
+		return low >> nr & 1;
+	return nr == SYS_PPOLL || nr == SYS_OPENAT || nr == SYS_OPENAT2 || nr == SYS_MMAP;
 }
 
 struct polled {
@@ -185,7 +193,7 @@ INLINE u32 plain_what(long nr)
 	return is_poll(nr) ? TTFT_DEVICE_SYNC : TTFT_DEVICE_FREE;
 }
 
-INLINE int enter_device(const struct syscall_args *args, long nr)
+INLINE int enter_device(const struct syscall_args *args, long nr, u32 now)
 {
 	struct task_struct *task = current_task();
 	struct ttft_device_node *node = NULL;
@@ -213,6 +221,7 @@ INLINE int enter_device(const struct syscall_args *args, long nr)
 		call->what = plain_what(nr);
 		call->bytes = nr == SYS_MMAP ? args->a1 : 0;
 	}
+	call->arming = now;
 	call->call = nr + 1;
 	call->enter_ns = bpf_ktime_get_ns();
 	return 0;
@@ -236,10 +245,14 @@ INLINE int leave_device(struct task_struct *task, long nr, long ret)
 {
 	struct device_call *call = known_device_call(task);
 	struct device_event e = {};
+	bool begun;
 
-	if (!call || call->call != (u32)nr + 1)
+	if (!call)
 		return 0;
+	begun = call->call == (u32)nr + 1 && call->arming == arming(ARMING_DEVICES);
 	call->call = 0;
+	if (!begun)
+		return 0;
 	e.end_ns = bpf_ktime_get_ns();
 	e.start_ns = call->enter_ns;
 	e.tgid_tid = bpf_get_current_pid_tgid();
@@ -263,11 +276,15 @@ INLINE int leave_device(struct task_struct *task, long nr, long ret)
 INLINE int on_device_enter(struct pt_regs *regs, long nr)
 {
 	struct syscall_args args;
+	u32 now;
 
 	if (!is_device_call(nr))
 		return 0;
+	now = arming(ARMING_DEVICES);
+	if (!(now & 1)) /* these programs are there for files alone */
+		return 0;
 	args = syscall_args(regs);
-	return enter_device(&args, nr);
+	return enter_device(&args, nr, now);
 }
 
 INLINE int on_device_leave(long nr, long ret)

@@ -33,7 +33,7 @@ int BPF_PROG(ttft_device_open)
 {
 	struct syscall_args none = {};
 
-	return enter_device(&none, SYS_OPENAT);
+	return enter_device(&none, SYS_OPENAT, arming(ARMING_DEVICES));
 }
 
 SEC("fexit/do_sys_openat2")

@@ -44,7 +44,7 @@ struct device_call { /* the call that a thread is in */
 	u32 driver;
 	u32 what;
 	u32 number; /* of an ioctl */
-	u32 reserved;
+	u32 arming; /* in which it began */
 };
 
 #ifdef TTFT_PLAIN

@@ -225,7 +225,9 @@ INLINE void exit_event(struct thread *t, long nr, const struct syscall_args *arg
 /* It began after the thread had been seen to begin another one. */
 INLINE bool missed_begin(const struct thread *t, struct task_struct *task)
 {
-	return t->arming == arming(ARMING_FILES) && is_watched(task) && !is_compat_syscall(task);
+	u32 now = arming(ARMING_FILES);
+
+	return now & 1 && t->arming == now && is_watched(task) && !is_compat_syscall(task);
 }
 
 /* The current thread, at the end of a call that succeeded, if it is one to tell. */

@@ -177,10 +177,11 @@ INLINE void forget_thread(u32 tid)
  */
 #define ARMING_FILES 0
 #define ARMING_PAGING 1
+#define ARMING_DEVICES 2
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 3);
 	__type(key, u32);
 	__type(value, u32);
 } armings SEC(".maps");

@@ -7,7 +7,6 @@
 #include "files_fentry.bpf.c"
 #include "faults_fentry.bpf.c"
 #endif
-#include "devices.bpf.c"
 #ifndef TTFT_PLAIN
 #include "devices_fentry.bpf.c"
 #endif

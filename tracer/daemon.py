@@ -50,7 +50,7 @@ def run(
                 btf=btf,
                 off=config.probes.all_off,
                 variant=config.probes.variant,
-                stays=("files", "devices") if config.probes.arming == "always" else (),
+                stays=("files",) if config.probes.arming == "always" else (),
                 sizes=_ring_sizes(config),
             )
             # The kernel takes its time to verify the programs; importing the rest takes as long.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.bpf.watching import collect
+from tests.workloads import bpf
 from tests.workloads.driver_calls import Drivers
 from tests.workloads.waiting import wait_for
 from tracer.devices.table import Driver, DriverCall, read, table
@@ -32,6 +34,7 @@ RNDGETENTCNT = 0x80045200
 TUNSETIFF = 0x400454CA
 ONE, ANOTHER = FIONCLEX & 0xFF, FIOCLEX & 0xFF
 _IFF_TAP, _IFF_NO_PI = 2, 0x1000
+_POLLS = ("7", "271", "73")  # poll and ppoll, of both architectures
 
 
 @pytest.fixture
@@ -356,6 +359,44 @@ def test_a_process_that_is_killed_meanwhile(
     last = watch._runs.end_of(drivers.pid) if watch._runs else []
     assert sum(c.count for c in last) >= 1
     assert list(runs.items()) == [] and list(kernel.table("device_holders").items()) == []
+
+
+def test_programs_that_two_groups_have(
+    kernel: Kernel, watch: DeviceWatch, drivers: Drivers
+) -> None:
+    """Attached with the first of them, off with the last: others pay once."""
+    names = {"ttft_sys_enter", "ttft_sys_exit"}
+    assert bpf.linked(os.getpid()) >= names
+    kernel.attach("files")
+    fd, _ = drivers.ask("open", RANDOM)
+    drivers.ask("ioctl", fd, RNDGETENTCNT, 5, "00" * 4)
+    kernel.detach("files")
+    assert bpf.linked(os.getpid()) >= names
+    drivers.ask("ioctl", fd, RNDGETENTCNT, 7, "00" * 4)
+    kernel.detach("devices")
+    assert not bpf.linked(os.getpid()) & names
+    kernel.attach("files")
+    drivers.ask("ioctl", fd, RNDGETENTCNT, 9, "00" * 4)
+    assert total(calls(kernel, watch, drivers), "other") == (12, 0, 0)
+    assert kernel.lost() == {}
+
+
+def test_a_call_that_goes_on_while_the_probes_were_away(
+    kernel: Kernel, watch: DeviceWatch, drivers: Drivers
+) -> None:
+    """Its begin was seen by others than its end: no time is known of it."""
+    tap, _ = drivers.ask("open", TUN)
+    request = f"ttft{os.getpid() % 10000}y".encode().ljust(16, b"\0")
+    request += struct.pack("<H", _IFF_TAP | _IFF_NO_PI) + bytes(22)
+    assert drivers.ask("ioctl", tap, TUNSETIFF, 1, request.hex())[0] == 1
+    answered = threading.Thread(target=drivers.ask, args=("poll", [tap], 500))
+    answered.start()
+    now = Path(f"/proc/{drivers.pid}/syscall")
+    wait_for(lambda: now.read_text().split()[0] in _POLLS, 10, "the poll to wait")
+    kernel.detach("devices")
+    kernel.attach("devices")
+    answered.join()
+    assert total(calls(kernel, watch, drivers), "sync") == (0, 0, 0)
 
 
 def test_nothing_is_seen_once_it_is_off(

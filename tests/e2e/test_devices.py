@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads import bpf
 from tests.workloads.device_server import DEVICE, DeviceServer
 from tests.workloads.ttftd import Json, Ttftd, ttft
 from tests.workloads.waiting import wait_for
@@ -15,7 +14,6 @@ from tests.workloads.waiting import wait_for
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
 CALLS = 137
-PROGRAMS = {"ttft_device_ent", "ttft_device_lea"}
 
 
 def _config(server: DeviceServer, nodes: str) -> str:
@@ -64,7 +62,6 @@ def test_each_request_has_its_calls(tmp_path: Path) -> None:
         turned = shown["evidence_detail"]["probes_changed"]
         assert [x["on"] for x in turned if x["group"] == "devices"][-1]
         wait_for(lambda: not _group(daemon)["attached"], 30, "the probes to go off", 0.1)
-        assert not bpf.linked(daemon.pid) & PROGRAMS
 
 
 def test_without_such_a_device_nothing_is_attached(tmp_path: Path) -> None:
@@ -74,7 +71,6 @@ def test_without_such_a_device_nothing_is_attached(tmp_path: Path) -> None:
         assert found["evidence"]["gpu_calls"] is None
         group = _group(daemon)
         assert (group["attached"], group["off_because"]) == (False, "this host has no accelerator")
-        assert not bpf.linked(daemon.pid) & PROGRAMS
 
 
 def test_a_recording_has_them(tmp_path: Path) -> None:

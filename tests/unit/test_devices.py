@@ -287,13 +287,19 @@ def test_any_bytes_of_a_record(data: bytes) -> None:
 # --- the watch ------------------------------------------------------------------------------
 
 
+_NONE = SimpleNamespace(program="none")
+
+
 class FakeKernel:
     """Its maps, and a program of each group that it could have."""
 
     def __init__(self, *groups: str) -> None:
         self.maps: dict[str, Map] = {}
-        programs = {g: SimpleNamespace(probe=SimpleNamespace(group=g)) for g in groups}
-        self.probes = SimpleNamespace(programs=programs)
+        self._programs = {group: SimpleNamespace(program=group) for group in groups}
+        self.probes = SimpleNamespace(
+            programs=self._programs,
+            selection=SimpleNamespace(group=lambda group: [self._programs.get(group, _NONE)]),
+        )
 
     def table(self, name: str) -> Map:
         return self.maps.setdefault(name, Map())

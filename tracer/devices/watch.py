@@ -38,9 +38,9 @@ class DeviceWatch:
         self._filled = False
         self._swept_ns = 0
         self._held = False
-        programs = kernel.probes.programs.values()
+        rows, programs = kernel.probes.selection.group(GROUP), kernel.probes.programs
         self._runs: DeviceRuns | None = None
-        if not off and any(one.probe.group == GROUP for one in programs):
+        if not off and any(row.program in programs for row in rows):
             runs, holders = kernel.table("device_runs"), kernel.table("device_holders")
             self._runs = DeviceRuns(runs, holders, self.record)
 

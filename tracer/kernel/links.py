@@ -28,6 +28,10 @@ class Links:
             link = self._leaving.pop(name, None)
         self._held[name] = attach() if link is None else link
 
+    def holds(self, name: str) -> bool:
+        """Whether it is attached, and not about to leave."""
+        return name in self._held
+
     def drop(self, name: str, *, later: bool = False) -> None:
         """Detach, if it is held; `later`: without waiting."""
         link = self._held.pop(name, None)

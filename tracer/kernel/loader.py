@@ -34,7 +34,7 @@ _BATCH = 1024
 _SWEEP_EVERY_NS = 5_000_000_000
 _FILES = "files"
 #: Groups whose programs know their arming; in the order of bpf/tracked.bpf.h.
-_ARMINGS = (_FILES, PAGING)
+_ARMINGS = (_FILES, PAGING, *BESIDE)
 _MISSED_EVERY_NS = 1_000_000_000
 _REFUSED_MAX = 10_000
 

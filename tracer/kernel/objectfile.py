@@ -129,7 +129,9 @@ def prepare(
         return left_out.get(probe.program) or known.lacks(probe)
 
     selection = select(PROBES, lacks, request.variant, request.stays)
-    wanted = {probe.program: probe for probe in selection.probes}
+    wanted: dict[str, Probe] = {}
+    for probe in selection.probes:  # one that several groups have counts as the first one's
+        wanted.setdefault(probe.program, probe)
     programs = {}
     for name, _, program in libbpf.programs(handle):
         if name in wanted and name not in selection.lacking:

@@ -114,8 +114,8 @@ PROBES = (
     Probe("files", "ttft_sys_exit", "tp_btf/sys_exit", False, _CALLS, "tracepoint"),
     *_calls(),
     *_faults(),
-    Probe("devices", "ttft_device_enter", "tp_btf/sys_enter", False, _DRIVER, "tracepoint"),
-    Probe("devices", "ttft_device_leave", "tp_btf/sys_exit", False, _DRIVER, "tracepoint"),
+    Probe("devices", "ttft_sys_enter", "tp_btf/sys_enter", False, _DRIVER, "tracepoint"),
+    Probe("devices", "ttft_sys_exit", "tp_btf/sys_exit", False, _DRIVER, "tracepoint"),
     *_driver_calls(),
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
@@ -167,13 +167,12 @@ BESIDE = {"devices": "files"}
 #: costs these as much as `minor` does.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "files": ("tracepoint", "fentry"),
-    "devices": ("tracepoint", "fentry"),
     "faults": ("tracepoint", "fentry", "perf"),
 }
 #: The way that costs other processes least while attached, for groups that stay.
-CHEAPEST = {"files": "fentry", "devices": "fentry"}
+CHEAPEST = {"files": "fentry"}
 #: Groups that come in the variant of another one.
-FOLLOWS = {"minor": "faults", PAGING: "faults"}
+FOLLOWS = {"minor": "faults", PAGING: "faults", "devices": "files"}
 
 
 @dataclass(frozen=True)
@@ -285,6 +284,8 @@ class Probes:
         self._once.add(group)
 
     def _attach_one(self, name: str, program: Program) -> None:
+        if self._links.holds(name):  # another group has it, too
+            return
         try:
             self._links.add(name, partial(libbpf.attach, program.handle))
         except KernelError as error:
@@ -300,9 +301,12 @@ class Probes:
         """Detach a group; ns it took. Traced functions may be left only a little later."""
         began = time.monotonic_ns()
         self._attached.discard(group)
-        for name, program in self.programs.items():
-            if program.probe.group != group:
+        shared = {row.program for other in self._attached for row in self.selection.group(other)}
+        mine = dict.fromkeys(row.program for row in self.selection.group(group))
+        for name in mine:
+            if name not in self.programs or name in shared:
                 continue
+            program = self.programs[name]
             if program.probe.section.startswith(IN_CGROUP):
                 self.placement.close()
             else:
