@@ -8,7 +8,7 @@ From the kernel to the answer:
   `device_nodes` and `device_calls`, looks again when programs start or end and when a device is
   opened that the kernel does not know, and has the probe group `devices` attached beside `files`
   as long as there is any device: without one nothing is attached.
-- `bpf/devices.bpf.c` sees open, ioctl, mmap, poll and close on those nodes (`inode.i_rdev`, so
+- `bpf/devices.bpf.h` sees open, ioctl, mmap, poll and close on those nodes (`inode.i_rdev`, so
   the path and the container do not matter) and gives `struct ttft_device` (kind `device`). Like
   calls of one thread on one device are a run, cut after 10 ms of silence or a second; so there
   are at most a hundred records a second for each, whatever the rate. A call of 10 ms or more, and
