@@ -162,6 +162,13 @@ def test_times_fall_into_their_columns() -> None:
         assert "2.00 s" in text.partition("<desc>")[2].partition("</desc>")[0]
 
 
+def test_months_have_their_year_where_there_are_several() -> None:
+    since = datetime(1990, 1, 1, tzinfo=UTC)
+    text = charts.over_time([], since, since + timedelta(days=36_500), ["load.disk"], UTC)
+    assert re.search(r">[A-Z][a-z]{2} (19|20)\d\d<", text)
+    assert not re.search(r">\d\d [A-Z][a-z]{2}<", text)
+
+
 def test_each_cause_is_shown_before_one_is_shown_twice() -> None:
     def one(number: int, cause: str, extra: float) -> dict[str, Any]:
         found = summed_one(number)

@@ -114,6 +114,8 @@ def _floor(at: datetime, step: timedelta) -> datetime:
 
 
 def _moment(at: datetime, step: timedelta) -> str:
+    if step >= timedelta(days=28):
+        return f"{at:%b %Y}"
     return f"{at:%d %b}" if step >= timedelta(days=1) else f"{at:%d %b %H:%M}"
 
 

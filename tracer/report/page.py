@@ -131,12 +131,16 @@ def _models(data: Data) -> str:
         for row in data.summary["by_model"]
     ]
     pairs = "".join(
-        f"<li>{text(row['from'])} to {text(row['to'])}: {row['spikes']} times, "
+        f"<li>{text(row['from'])} to {text(row['to'])}: {_times(row['spikes'])}, "
         f"{text(duration(row['lost_ms']))} lost</li>"
         for row in data.summary["by_switch"][:10]
     )
     switches = f"<p>Switches that made a first token slow:</p><ul>{pairs}</ul>\n" if pairs else ""
     return "<h2>Models</h2>\n" + table("How warm each model was", heads, cells) + switches
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _meter(part: int | None, whole: int | None) -> str:
