@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from typing import Any
 
-from tracer.render_units import duration, fit, left, right, size, width, wrap
+from tracer.render_units import clean, duration, fit, left, right, size, width, wrap
 
 COLUMNS = 80
 
@@ -97,7 +97,10 @@ def verdict(answer: Json) -> str:
     elif outcome == "server_error" and answer["status"] is not None:
         word = f"error {answer['status']}"
     else:
-        word = _ENDED[outcome] + (f" in {answer['died_in']}" if answer["died_in"] else "")
+        # One of a newer daemon is said as it is.
+        word = _ENDED.get(outcome, outcome) + (
+            f" in {answer['died_in']}" if answer["died_in"] else ""
+        )
     return word if answer["complete"] else f"{word} ?"
 
 
@@ -166,7 +169,7 @@ def _coloured(answer: Json, word: str, paint: Paint) -> str:
 def waiting(answers: Sequence[Json], now: datetime) -> str:
     """One line about requests without a first token yet, the one that waits longest first."""
     told = [
-        f"#{answer['id']} {answer['model'] or '-'} {duration(_since(answer, now))}"
+        f"#{answer['id']} {clean(answer['model'] or '-')} {duration(_since(answer, now))}"
         + (f", mostly {word.split()[0]}" if (word := largest(answer)) != "-" else "")
         for answer in sorted(answers, key=lambda one: str(one["wall_time"]))
     ]
