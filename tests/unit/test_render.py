@@ -110,6 +110,22 @@ def test_a_status_without_servers_and_with_trouble() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cgroups", "because", "line"),
+    [
+        (("/a.service", "/b.service"), None, "sockets: of cgroups /a.service, /b.service"),
+        ((), None, "sockets: of cgroups none yet, there is no server"),
+        (("/",), "a server is there", "sockets: of cgroups all of them, as a server is there"),
+    ],
+)
+def test_where_segments_are_seen(cgroups: tuple[str, ...], because: str | None, line: str) -> None:
+    probe = answers_state.Probe(
+        group="sockets", attached=True, cgroups=cgroups, root_because=because
+    )
+    state = replace(STATUS, probes=(probe,))
+    assert f"         {line}" in render_state.status(answers_state.status(state), UTC)
+
+
+@pytest.mark.parametrize(
     ("kind", "advice"),
     [
         ("span", "raise [probes] ring_kb in the configuration"),
