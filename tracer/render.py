@@ -98,9 +98,8 @@ def verdict(answer: Json) -> str:
         word = f"error {answer['status']}"
     else:
         # One of a newer daemon is said as it is.
-        word = _ENDED.get(outcome, outcome) + (
-            f" in {answer['died_in']}" if answer["died_in"] else ""
-        )
+        ended = _ENDED.get(outcome) or str(outcome)
+        word = f"{ended} in {answer['died_in']}" if answer["died_in"] else ended
     return word if answer["complete"] else f"{word} ?"
 
 
