@@ -221,9 +221,9 @@ some_calls = st.lists(
         lambda at, took, pause, n, what, size, tgid: did(
             at, what, took, n=n, end=at + took + pause, bytes=size, tgid=tgid
         ),
-        st.floats(-2000, 3000),
-        st.floats(0, 1500),
-        st.floats(0, 500),
+        st.integers(-2000, 3000),
+        st.integers(0, 1500),
+        st.integers(0, 500),
         st.integers(1, 1000),
         st.sampled_from(get_args(DeviceWhat)),
         st.none() | st.integers(1, 1 << 40),
