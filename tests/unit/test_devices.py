@@ -98,6 +98,8 @@ def test_cards_by_the_driver_that_sysfs_names(tmp_path: Path) -> None:
         "renderD128": ("226:128", "pci0/gpu", "amdgpu"),
         "renderD129": ("226:129", "platform/vgem", None),
         "renderD130": ("226:130", "pci0/new", "somethingnew"),
+        "card2": ("226:2", "faux/vgem", "faux_driver"),
+        "renderD131": ("226:131", "faux/vgem", "faux_driver"),
         "accel0": ("261:0", "pci0/npu", "ivpu"),
         "card1-DP-1": ("", "pci0/connector", None),
     }
@@ -108,6 +110,8 @@ def test_cards_by_the_driver_that_sysfs_names(tmp_path: Path) -> None:
         (226, 128): ("renderD128", "amdgpu"),
         (226, 129): ("renderD129", "vgem"),
         (226, 130): ("renderD130", "drm"),
+        (226, 2): ("card2", "vgem"),
+        (226, 131): ("renderD131", "vgem"),
         (261, 0): ("accel0", "accel"),
     }
 

@@ -17,6 +17,8 @@ from tracer.kernel import layouts
 #: Of the configuration's nodes: more are not looked at.
 NODES_MAX = 512
 _DRM, _ACCEL, _MISC = 226, 261, 10
+#: Of all devices without hardware, from Linux 6.14 on.
+_FAUX = "faux_driver"
 #: Nodes that compute, not just show: what has none is no accelerator.
 _RENDER = "renderD"
 
@@ -140,11 +142,12 @@ def _by_class(
 
 
 def _driver(device: str) -> str:
-    """The kernel's driver of a device; one without has its own name."""
+    """The kernel's driver of a device; one without hardware has its own name."""
     try:
-        return os.path.basename(os.readlink(f"{device}/driver"))
+        name = os.path.basename(os.readlink(f"{device}/driver"))
     except OSError:
         return os.path.basename(device)
+    return os.path.basename(device) if name == _FAUX else name
 
 
 def _extra(table: Table, patterns: Sequence[str], root: Path) -> Iterator[Node]:
