@@ -34,13 +34,13 @@ class Table:
         """Delete; the value as it was then."""
         return libbpf.lookup_and_delete(self.fd, key, self.value_size)
 
-    def take_all(self) -> list[tuple[bytes, bytes]]:
-        """Delete all entries; what they were then."""
+    def take_all(self, at_once: int = _BATCH) -> list[tuple[bytes, bytes]]:
+        """Delete all entries; what they were then. `at_once`: how many there is room for."""
         found: list[tuple[bytes, bytes]] = []
         cursor: bytes | None = None
         while True:
             some, cursor = libbpf.lookup_batch(
-                self.fd, cursor, self.key_size, self.value_size, _BATCH, take=True
+                self.fd, cursor, self.key_size, self.value_size, at_once, take=True
             )
             found += some
             if cursor is None:

@@ -12,13 +12,16 @@ from tracer.kernel import libbpf
 from tracer.kernel.layouts import SLOT_NS, STACK_KEY
 from tracer.kernel.loader import Kernel
 from tracer.kernel.probes import SAMPLER
-from tracer.records import AnyRecord, Exec, Fork, Samples
+from tracer.records import AnyRecord, Exec, Fork, HttpEnd, HttpToken, Samples
 from tracer.stacks.clock import Clocks
 from tracer.stacks.mapped import Mappings
 from tracer.stacks.when import When
 
+_AT_ONCE = 128
 _FRAMES = struct.Struct("<8Q")
 _COUNT = struct.Struct("<Q")
+#: Counts are taken out so often, and when a request is answered.
+_TAKE_NS = 450_000_000
 
 
 @dataclass
@@ -58,6 +61,7 @@ class StackWatch:
         self._hz = hz
         self._off = off or SAMPLER not in kernel.probes.programs
         self._clocks: Clocks | None = None
+        self._due_ns = 0
         self.mappings = Mappings()
 
     @property
@@ -78,6 +82,8 @@ class StackWatch:
             return
         for record in records:
             self._when.feed(record)
+            if isinstance(record, HttpToken | HttpEnd):
+                self._due_ns = 0  # it may be told next, with all that ran
             if isinstance(record, Exec | Fork):
                 self.mappings.forget(record.tgid if isinstance(record, Exec) else record.child)
 
@@ -89,8 +95,9 @@ class StackWatch:
         wanted = self._when.wanted(now_ns)
         if wanted != was:
             self._tick(wanted)
-        if not was:
+        if not was or (wanted and now_ns < self._due_ns):
             return []
+        self._due_ns = now_ns + _TAKE_NS
         return self._taken(now_ns)
 
     def _tick(self, on: bool) -> None:
@@ -108,7 +115,7 @@ class StackWatch:
     def _taken(self, now_ns: int) -> list[AnyRecord]:
         assert self._clocks is not None
         slots: defaultdict[tuple[int, int], _Slot] = defaultdict(_Slot)
-        for key, value in self._kernel.table("stacks").take_all():
+        for key, value in self._kernel.table("stacks").take_all(_AT_ONCE):
             tgid, slot, frames = STACK_KEY.packer.unpack(key)
             (count,) = _COUNT.unpack(value)
             slots[slot, tgid].add(self._places(tgid, frames, now_ns), count)
