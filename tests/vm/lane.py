@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.vm import catalogue
+from tests.vm import catalogue, standins
 from tests.vm.catalogue import ROOT
 from tests.vm.machine import Machine, Options, Result
 
@@ -40,6 +40,7 @@ def checks() -> list[str]:
 def boot(kernel: str) -> Result:
     """One boot for all checks; everything it leaves is in build/vm/KERNEL."""
     commands = [f"python3 tests/vm/guest/check_{name}.py" for name in checks()]
+    standins.prepare(kernel)
     return _run(kernel, Options(command_s=TIMEOUT_S), commands, OUT / kernel)
 
 
