@@ -132,10 +132,10 @@ _FROM_HOME = (
     f" {HOME_VENV}/bin/ttft service install; wait_for active; property ExecStart;"
     " ttft service install; ttft requests --json | grep -c outcome"
 )
-#: What the daemon sees with the rights it has; the model that is loaded is asked again.
+#: What the daemon sees with the rights it has; a model is loaded before its eyes.
 _SIGHT = (
     "ttft doctor; echo doctor $?; if ttft status --json | grep '\"port\"'; then before=$(count);"
-    " ask beta; wait_for more_than $before;"
+    " ask alpha; ask beta; wait_for more_than $((before + 1));"
     " PATIENCE=${SHOWN_S:-$PATIENCE} wait_for cached; ttft models --json; fi"
 )
 
