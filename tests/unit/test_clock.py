@@ -114,4 +114,4 @@ def test_it_is_in_the_status() -> None:
     slept = text_of(Told(steps=1, last_step_s=1.5, suspensions=1, suspended_s=28800))
     assert "set once by 1.50 s ahead; stood still once for 480 min (suspended)" in slept
     aside = text_of(Told(), set_aside=("history.db.damaged-20260131T120000",))
-    assert "set aside as\n         history.db.damaged-20260131T120000" in aside
+    assert "set aside as history.db.damaged-20260131T120000" in " ".join(aside.split())
