@@ -97,7 +97,8 @@ class Story:
         names = list(steps)
         for name in names:
             (self._steps / name).write_text(f"{_PRELUDE}{steps[name]}\n")
-        away = "rm -f /usr/local/bin/ttft /usr/local/bin/ttftd; mkdir -p /root"
+        # At the first boot: what lies there later was put there by a step.
+        away = "" if self._said else "rm -f /usr/local/bin/ttft /usr/local/bin/ttftd"
         commands = [away, *(f"bash /mnt/out/steps/{name}" for name in names), "sync"]
         try:
             result = self._machine.run(commands, timeout_s=timeout_s, out=self._out)
