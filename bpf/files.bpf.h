@@ -104,7 +104,7 @@ INLINE struct thread *watched_thread(struct task_struct *task, long nr)
 	if (!t)
 		return NULL;
 	now = arming(ARMING_FILES);
-	if (t->call && t->wanted && t->arming == now)
+	if (now & 1 && t->arming == now && t->call && t->wanted)
 		count_half();
 	t->arming = now;
 	t->call = nr + 1;

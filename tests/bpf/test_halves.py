@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.bpf.watching import key_of
 from tests.workloads.fileio import make_file
 from tracer.kernel.loader import Kernel
+from tracer.kernel.probes import PROBES
 
 pytestmark = pytest.mark.kernel
 MIB = 1 << 20
@@ -61,3 +63,33 @@ def test_a_half_before_the_group_was_attached_is_none(
     assert kernel.lost() == expected
     dev, ino = key_of(path)
     assert kernel.totals()[os.getpid(), dev, ino, "read"].count == 2
+
+
+def test_calls_while_the_group_comes_are_whole_or_not_seen(
+    reading: tuple[Kernel, Path, int],
+) -> None:
+    """Calls that begin between the attaching of one program and the other are no halves."""
+    kernel, _, fd = reading
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            os.pread(fd, 4096, 0)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(100):
+        kernel.detach("files")
+        kernel.attach("files")
+        kernel.drain()
+    stop.set()
+    reader.join()
+    assert kernel.lost() == {}
+
+
+def test_the_end_of_a_call_is_attached_before_its_begin() -> None:
+    for group in ("files", "devices"):
+        order = [p.section for p in PROBES if p.group == group and p.program != "ttft_open_done"]
+        ends = [section.replace("sys_enter", "sys_exit").replace("fentry", "fexit")
+                for section in order[1::2]]  # fmt: skip
+        assert order[::2] == ends

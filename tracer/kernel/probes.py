@@ -48,14 +48,18 @@ PAGING = "paging"
 
 
 def _calls() -> Iterator[Probe]:
-    """Begin and end of each call in which the file matters; of an open its end is enough."""
+    """End and begin of each call in which the file matters; of an open its end is enough.
+
+    The end first: a call that was seen to begin before the other program was there would look as
+    if the kernel had left that out.
+    """
     prefix = "__x64_sys_" if platform.machine() == "x86_64" else "__arm64_sys_"
     calls = ("mmap", "read", "pread64", "madvise", "munmap")
     functions = {call: prefix + call for call in calls} | {"readv": "vfs_readv"}
     yield Probe("files", "ttft_open_done", "fexit/do_sys_openat2", False, _CALLS, "fentry")
     for name, function in functions.items():
-        yield Probe("files", f"ttft_{name}", f"fentry/{function}", False, _CALLS, "fentry")
         yield Probe("files", f"ttft_{name}_done", f"fexit/{function}", False, _CALLS, "fentry")
+        yield Probe("files", f"ttft_{name}", f"fentry/{function}", False, _CALLS, "fentry")
 
 
 def _driver_calls() -> Iterator[Probe]:
@@ -65,7 +69,7 @@ def _driver_calls() -> Iterator[Probe]:
     calls = ("ioctl", "mmap", "close", "ppoll", *(() if arm else ("poll",)))
     functions = {call: prefix + call for call in calls} | {"open": "do_sys_openat2"}
     for name, function in functions.items():
-        for ending, kind in (("", "fentry"), ("_done", "fexit")):
+        for ending, kind in (("_done", "fexit"), ("", "fentry")):
             program = f"ttft_device_{name}{ending}"
             yield Probe("devices", program, f"{kind}/{function}", False, _DRIVER, "fentry")
 
@@ -110,12 +114,12 @@ PROBES = (
     Probe("lifecycle", "ttft_exit", "tp_btf/sched_process_exit", True, "ends of processes"),
     Probe("lifecycle", "ttft_signal", "tp_btf/signal_generate", False, "who stopped a process"),
     Probe("cache", "ttft_insert", "tp_btf/mm_filemap_add_to_page_cache", False, "bytes from disk"),
-    Probe("files", "ttft_sys_enter", "tp_btf/sys_enter", False, _CALLS, "tracepoint"),
     Probe("files", "ttft_sys_exit", "tp_btf/sys_exit", False, _CALLS, "tracepoint"),
+    Probe("files", "ttft_sys_enter", "tp_btf/sys_enter", False, _CALLS, "tracepoint"),
     *_calls(),
     *_faults(),
-    Probe("devices", "ttft_sys_enter", "tp_btf/sys_enter", False, _DRIVER, "tracepoint"),
     Probe("devices", "ttft_sys_exit", "tp_btf/sys_exit", False, _DRIVER, "tracepoint"),
+    Probe("devices", "ttft_sys_enter", "tp_btf/sys_enter", False, _DRIVER, "tracepoint"),
     *_driver_calls(),
     Probe("minor", "ttft_fault_begin", "perf_event", False, "time of minor faults", "tracepoint"),
     Probe("minor", "ttft_fault_minor", "perf_event", False, "time of minor faults", "tracepoint"),
