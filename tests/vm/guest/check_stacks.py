@@ -22,7 +22,13 @@ from tracer.stacks.when import When
 OTHERS = sorted({probe.group for probe in PROBES} - {"stacks", "lifecycle"})
 CONN = Conn(0, "127.0.0.1", 8080, "127.0.0.1", 40000)
 SPENDS_S = 2.0
-WORK = f"import time\nend = time.process_time() + {SPENDS_S}\nwhile time.process_time() < end: pass\nprint(time.process_time())"
+WORK = f"""
+import time
+end = time.process_time() + {SPENDS_S}
+while time.process_time() < end:
+    pass
+print(time.process_time())
+"""
 
 
 def spinner() -> subprocess.Popen[bytes]:
