@@ -48,7 +48,7 @@ def assert_answers_of_a_real_server(story: Story) -> None:
     assert switch["weights"] == ["beta.gguf"]
     assert switch["spike"]["switch_is_cause"] is True
     assert switch["evidence"]["switched_from"] == "alpha"
-    assert warm["phases_ms"]["spawn"] == warm["phases_ms"]["load"] == 0
+    assert warm["phases_ms"]["spawn"] == warm["phases_ms"]["init"] == 0
     assert warm["ttft_ms"] < first["ttft_ms"]
     assert {answer["id"] for answer in requests(story.said("spikes-json"))} >= {1, 4}
     shown = story.said("show")
