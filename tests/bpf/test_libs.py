@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,10 +330,10 @@ def test_without_the_right_to_follow_mappings(
     """As the service's own user: by the path, if the same file is still there."""
     real = os.open
 
-    def refuse(path: str, flags: int) -> int:
-        if "/map_files/" in path:
+    def refuse(path: str | bytes, flags: int, **more: Any) -> int:
+        if b"/map_files/" in os.fsencode(path):
             raise PermissionError(errno.EPERM, "Operation not permitted")
-        return real(path, flags)
+        return real(path, flags, **more)
 
     monkeypatch.setattr(os, "open", refuse)
     copy = shutil.copy(stand_ins["hip"], tmp_path / FILES["hip"])
