@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -329,14 +330,19 @@ def test_without_the_right_to_follow_mappings(
 ) -> None:
     """As the service's own user: by the path, if the same file is still there."""
     real = os.open
+    copy = shutil.copy(stand_ins["hip"], tmp_path / FILES["hip"])
+    other = shutil.copy(copy, tmp_path / "other")
 
     def refuse(path: str | bytes, flags: int, **more: Any) -> int:
-        if b"/map_files/" in os.fsencode(path):
+        name = os.fsencode(path)
+        if b"/map_files/" in name:
             raise PermissionError(errno.EPERM, "Operation not permitted")
+        if name.endswith(copy.name.encode()):  # exchanged just before it is looked at
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(other, copy)
         return real(path, flags, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    copy = shutil.copy(stand_ins["hip"], tmp_path / FILES["hip"])
     with Caller(caller_binary) as caller:
         stage.adopt(caller)
         caller.tell(f"open {stand_ins['cuda']}")
@@ -345,8 +351,6 @@ def test_without_the_right_to_follow_mappings(
         assert stage.total("cuInit")[0] == 3
         assert stage.said == []
         caller.tell(f"open {copy}")
-        shutil.copy(copy, tmp_path / "other")
-        os.replace(tmp_path / "other", copy)
         wait_for(lambda: bool(stage.said), 10, "the exchanged file to be named")
         assert stage.said == [f"{FILES['hip']} cannot be probed: it is gone ({copy})"]
 
