@@ -51,6 +51,15 @@ class Scene:
 
         wait_for(all_seen, 10, f"{names} to be probed")
 
+    def hears(self, what: str) -> None:
+        """Wait until something is said."""
+
+        def said() -> bool:
+            self.take()
+            return bool(self.said)
+
+        wait_for(said, 10, what)
+
     def libraries(self, tgid: int) -> list[Library]:
         return [r for r in self.records if isinstance(r, Library) and r.tgid == tgid]
 

@@ -330,7 +330,8 @@ def test_without_the_right_to_follow_mappings(
 ) -> None:
     """As the service's own user: by the path, if the same file is still there."""
     real = os.open
-    copy = shutil.copy(stand_ins["hip"], tmp_path / FILES["hip"])
+    copy = tmp_path / FILES["hip"]
+    shutil.copy(stand_ins["hip"], copy)
     other = shutil.copy(copy, tmp_path / "other")
 
     def refuse(path: str | bytes, flags: int, **more: Any) -> int:
@@ -351,7 +352,7 @@ def test_without_the_right_to_follow_mappings(
         assert stage.total("cuInit")[0] == 3
         assert stage.said == []
         caller.tell(f"open {copy}")
-        wait_for(lambda: bool(stage.said), 10, "the exchanged file to be named")
+        stage.hears("the exchanged file to be named")
         assert stage.said == [f"{FILES['hip']} cannot be probed: it is gone ({copy})"]
 
 
