@@ -373,7 +373,7 @@ def test_stripped_library(
         caller.tell(f"open {whole}")
         caller.tell("call cuInit 4 0")
         assert stage.total("cuInit")[0] == 4
-        wait_for(lambda: bool(stage.said), 10, "the empty one to be named")
+        stage.hears("the empty one to be named")
         assert stage.watch.settle(10)
     name = f"libnvrtc.so.12 has none of the functions to watch (stripped?) ({empty})"
     assert stage.said == [name]
