@@ -280,7 +280,7 @@ def test_code_made_while_running(stage: Scene, tmp_path: Path) -> None:
         stage.kernel.watch(spin.pid)
         stage.sampled(spin)
     counted = stage.frames(spin.pid)
-    assert counted[MADE, 0] > 0.9 * counted.total() > 90
+    assert counted[MADE, 0] > 0.9 * counted.total() > 30  # seconds of work, however fast
     told = msgspec.structs.replace(evidence(request()), samples=tuple(stage.found))
     assert (spin.pid, MADE, 0) in places(told)
     asked = question(told, stage.watch.mappings)
