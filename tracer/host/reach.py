@@ -19,7 +19,8 @@ from typing import TypeVar
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40
-_PATIENCE_S = 0.25
+#: A file that is there answers in a millisecond; our own thread may have to wait for its turn.
+_PATIENCE_S = 0.5
 _STUCK_MAX = 8
 
 T = TypeVar("T")
