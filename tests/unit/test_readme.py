@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tracer.cli import main
+from tracer.cli import ttft
 
 ROOT = Path(__file__).parents[2]
 _PLAIN = str.maketrans({"█": "#", "━": "-"})
@@ -14,7 +14,7 @@ _PLAIN = str.maketrans({"█": "#", "━": "-"})
 
 def test_the_waterfall_is_the_recordings() -> None:
     replay = ["replay", str(ROOT / "demo" / "recording.ndjson.gz"), "--show", "8"]
-    told = CliRunner().invoke(main, replay).output.translate(_PLAIN)
+    told = CliRunner().invoke(ttft, replay).output.translate(_PLAIN)
     readme = (ROOT / "README.md").read_text()
     sample = readme[readme.index("$ ttft show 8") : readme.index("On a fresh Debian")]
     shown = [line for line in sample.splitlines()[2:] if line.strip("` ")]
