@@ -251,7 +251,8 @@ INLINE int on_fault_end(u64 addr, u32 op)
 	fault.start_ns = op == TTFT_OP_FAULT_MAJOR && t->miss_ns ? t->miss_ns : t->fault_ns;
 	t->fault_ns = 0;
 	t->miss_ns = 0;
-	if (!fault.start_ns && is_untimed(&fault))
+	/* One that was on its way when the programs came counts too. */
+	if (!fault.start_ns && op == TTFT_OP_FAULT_MAJOR && arming(ARMING_PAGING))
 		fault.start_ns = fault.end_ns;
 	if (!fault.start_ns)
 		return 0;

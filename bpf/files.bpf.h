@@ -238,7 +238,7 @@ INLINE struct thread *ending_thread(struct task_struct *task, long nr, long ret)
 
 	if (!t)
 		return NULL;
-	begun = t->call == nr + 1;
+	begun = t->call == nr + 1 && t->arming == arming(ARMING_FILES);
 	t->call = 0;
 	if (!begun && !failed && missed_begin(t, task))
 		count_half();

@@ -37,7 +37,7 @@ def judge(case: Case) -> Spike:
     near = [p for p in PHASES if excess[p] and excess[p] * _NEAR_PART >= excess[top] * 9]
     cause = _cause(case, base, top)
     why = reasons.of(case.evidence, case.phases, case.facts)
-    if cause == "prefill.throttled" and clocks.low(case.evidence, case.phases) is not None:
+    if cause == "prefill.throttled" and _processor_held(case, base) is None:
         why = (*why, "power.clock")
     return Spike(
         is_spike=True,
@@ -106,12 +106,23 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
         far = tokens > _FAR * base.most_tokens
         if took <= expected * (_EXPLAINED_FAR if far else _EXPLAINED):
             return largest
-    usual = base.phases_ns.get("prefill", took) if expected is None else expected
-    held = contention.cause(contention.of(scene.of(case.evidence), case.timeline), took - usual)
-    if held or expected is None:
-        return held or largest
+    if expected is None:  # its size may explain it
+        return largest
+    held = _processor_held(case, base)
+    if held:
+        return held
     slow = clocks.low(case.evidence, case.phases)
     return "prefill.throttled" if clocks.explains(slow, took, expected) else "prefill.unexplained"
+
+
+def _processor_held(case: Case, base: Baseline) -> str | None:
+    """The code for a processor that was not there for a prompt of this size."""
+    tokens, took = case.uncached_tokens, work_ns(case.phases)["prefill"]
+    expected = None if tokens is None else base.prefill_ns(tokens)
+    if expected is None:
+        return None
+    found = contention.of(scene.of(case.evidence), case.timeline)
+    return contention.cause(found, took - expected)
 
 
 def advice(cause: str, why: tuple[str, ...]) -> str | None:

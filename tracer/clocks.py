@@ -146,7 +146,8 @@ def _at_work(r: Telemetry) -> bool:
         return False
     if r.busy_percent is not None:
         return r.busy_percent >= _AT_WORK_PERCENT
-    return r.limits is not None and "idle" not in r.limits
+    # Whether it works is not told: that something holds its clock down says so.
+    return bool(_HOLDS & frozenset(r.limits or ())) and "idle" not in (r.limits or ())
 
 
 def _is_low(r: Telemetry) -> bool:

@@ -123,8 +123,10 @@ CAUSE_CODES = (
          "Look at what else used the processor, the device or the power budget at that time."),
     Code("prefill.contention", "cause", "prefill", "other processes used the processor",
          "Keep other heavy work off the machine, or give the server a higher CPU weight."),
-    Code("prefill.throttled", "cause", "prefill", "a CPU quota held the server back",
-         "Raise the CPU quota of the container or service, or use fewer threads."),
+    Code("prefill.throttled", "cause", "prefill",
+         "a CPU quota, or the low clock of the device, held the server back",
+         "Raise the CPU quota of the container or service, or use fewer threads; `power.clock` "
+         "has what to do about a device."),
     Code("unknown", "cause", "other", "most of the excess is unexplained",
          "Run `ttft doctor` to see which probes are missing."),
 )  # fmt: skip

@@ -117,6 +117,11 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_because: str | None
 
     @property
+    def wants_names(self) -> bool:
+        """Whether somebody will ask which functions ran; a refusal is none of those."""
+        return self.spike.is_spike or self.outcome not in ("ok", "server_error")
+
+    @property
     def over(self) -> bool:
         """Whether this is the last word on it."""
         return self.evidence.request.end_ns is not None or self.outcome == "server_died"

@@ -20,7 +20,7 @@ WARM_KEPT = 50
 #: (server, model, kind) kept, those used last.
 KINDS_KEPT = 256
 #: Requests that are over, whose functions may yet get names.
-SAMPLED_KEPT = 4
+SAMPLED_KEPT = 16
 
 Derive = Callable[[Evidence], Derived]
 Kind = tuple[str, str | None, str]

@@ -46,6 +46,8 @@ def because(case: Case, cause: str, why: tuple[str, ...]) -> str:
     }.get(phase, _plain)  # fmt: skip
     text = f"{seconds(took)} of {seconds(whole)} ({_share(took, whole)}) went to {phase}: "
     text += body(case, cause)
+    if "power.clock" not in why:
+        text += _held(case, cause)
     old = reasons.evicted_other(case.evidence)
     if phase not in ("evict", "queue") and old:
         text += f", after {old} had been stopped to make room"
@@ -155,13 +157,16 @@ def _prefill(case: Case, cause: str) -> str:
     if cause == "prefill.unexplained":
         return f"{size}, longer than that size takes when warm, with nothing seen to explain it"
     if cause in ("prefill.contention", "prefill.throttled"):
-        return size + _held(case, cause)
+        return size
     if cause in ("prefill.prompt", "prefill.rest"):
         return f"{size}, with nothing loaded and nothing started" if _idle(case) else size
     return f"{codes.meaning(cause, 'stage', 'cause')} ({size})"
 
 
 def _held(case: Case, cause: str) -> str:
+    """What kept the processor from the prompt."""
+    if cause not in ("prefill.contention", "prefill.throttled"):
+        return ""
     found = contention.of(scene.of(case.evidence), case.timeline)
     if found is None:
         return ""

@@ -207,9 +207,10 @@ def test_what_a_program_says() -> None:
 )
 def test_a_program_that_fails(program: str, why: str) -> None:
     began = time.monotonic()
+    limit_s = 1.0 if "sleep" in program else 60.0  # a busy machine takes its time to start one
     with pytest.raises(HelperError, match=why):
-        run([PYTHON, "-c", program], b"x" * 300_000, 1.0, 1 << 16)
-    assert time.monotonic() - began < 10
+        run([PYTHON, "-c", program], b"x" * 300_000, limit_s, 1 << 16)
+    assert time.monotonic() - began < 30
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -121,8 +121,9 @@ def host_busy_ns() -> int | None:
 
 def _quotas(tgid: int) -> Iterator[Path]:
     """`cpu.stat` of the control groups of a process, its own and those above, that have a quota."""
-    for line in _groups(tgid).splitlines():
-        _, controllers, path = line.split(":", 2)
+    for line in _groups(tgid).split("\n"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
         for name in controllers.split(","):
             tree = _TREES.get(name)
             for group in (Path(path), *Path(path).parents) if tree else ():
@@ -132,7 +133,7 @@ def _quotas(tgid: int) -> Iterator[Path]:
 
 def _groups(tgid: int) -> str:
     try:
-        return Path(f"/proc/{tgid}/cgroup").read_text("utf-8", "replace")
+        return os.fsdecode(Path(f"/proc/{tgid}/cgroup").read_bytes())
     except OSError:
         return ""
 

@@ -155,8 +155,8 @@ class Patience:
             try:
                 return answer.result(self._patience_s)
             except TimeoutError:
-                if answer.done():
-                    raise
+                if answer.done():  # just now, or it is the work's own
+                    return answer.result()
             self._stuck.add(where)
             self._worker = None
             worker.jobs.put(None)

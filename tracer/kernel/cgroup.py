@@ -33,7 +33,7 @@ def mounted() -> str | None:
 def _mount(table: str, prefix: str) -> str | None:
     """One that another mount hides does not count."""
     try:
-        lines = Path(table).read_text().splitlines()
+        lines = os.fsdecode(Path(table).read_bytes()).split("\n")  # names may hold all but this
     except OSError:
         return None
     for line in lines:

@@ -236,7 +236,7 @@ class Kernel:
         """Watch a process, all its threads, and what it forks from now on."""
         try:
             pidfd = os.pidfd_open(tgid)
-        except ProcessLookupError:
+        except OSError:  # gone, or its number is a thread's now
             return
         try:
             since = struct.pack("<Q", time.monotonic_ns())
@@ -274,7 +274,7 @@ class Kernel:
         self.table("watched").delete(struct.pack("<I", tgid))
         try:
             pidfd = os.pidfd_open(tgid)
-        except ProcessLookupError:
+        except OSError:  # gone, or its number is a thread's now
             return
         try:
             self._mark(pidfd, 0)

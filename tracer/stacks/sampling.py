@@ -31,8 +31,7 @@ class Sampling:
     def over(self, derived: Iterable[Derived]) -> None:
         """Ask for the names of functions in requests that are over and were slow."""
         for item in derived:
-            slow = item.spike.is_spike or item.outcome != "ok"
-            if slow and item.over and item.evidence.samples:
+            if item.wants_names and item.over and item.evidence.samples:
                 self._namer.name(item.evidence, self.watch.mappings)
 
     def close(self) -> None:

@@ -193,14 +193,17 @@ class Store:
         gone = 0
         while True:
             with self._lock:
-                used, whole = self._ask(reader.size)
+                found = self._attempt(reader.size)
+                if found is None:  # the disk does not answer now
+                    return gone
+                used, whole = found
                 if used <= self._max_bytes:
                     if whole > self._max_bytes:
                         self._attempt(writer.give_back)
                     return gone
                 # Small steps near the limit: a few requests with much evidence must not
                 # cost the whole history.
-                step = max(1, min(_CHUNK, self._ask(reader.span) // 20))
+                step = max(1, min(_CHUNK, (self._attempt(reader.span) or 0) // 20))
                 dropped = self._attempt(partial(writer.drop_oldest, count=step))
             if not dropped:
                 return gone
@@ -356,8 +359,8 @@ class Store:
         try:
             return work(connection)
         except sqlite3.DatabaseError as error:
-            if not database.is_damage(error):
-                raise
+            if not database.is_damage(error) or connection is self._spare:
+                raise  # the spare may lack what is in the log beside the file
             database.move_aside(self.path, error, self._warn)
             self._close()
             return work(self._open())
