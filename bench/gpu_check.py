@@ -39,7 +39,7 @@ from tracer.records import AnyRecord, Call, DeviceCall, Library
 NAME = "gpu-check"
 WORK = Path(cuda_work.__file__)
 NO_GPU, MISSED = 2, 1
-PROBE_S, WORK_S, SEEN_S = 120.0, 300.0, 30.0
+PROBE_S, WORK_S, SEEN_S = 120.0, 300.0, 90.0
 #: Classes of driver calls that the work cannot do without, on any NVIDIA device.
 CLASSES = ("open", "context", "allocate", "map", "free")
 TROUBLE = (OSError, TtftError, RuntimeError, subprocess.SubprocessError, http.client.HTTPException)

@@ -6,6 +6,7 @@ A real daemon survives each, says so in `ttft status`, and recovers where it can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import sqlite3
@@ -19,6 +20,7 @@ from tests.workloads.stub_clients import call, stream, streams
 from tests.workloads.stub_server import StubServer
 from tests.workloads.ttftd import UNIT_NICE, Json, Ttftd, ttft
 from tests.workloads.waiting import wait_for
+from tracer.errors import TtftError
 
 pytestmark = pytest.mark.kernel
 
@@ -183,6 +185,9 @@ def test_a_broken_database(daemon: Ttftd, stub: StubServer, when: str) -> None:
 
     def noticed() -> bool:
         asyncio.run(stream("127.0.0.1", stub.port, call("stub", 2)))
+        for item in daemon.requests():  # what SQLite has in memory tells nothing of the disk
+            with contextlib.suppress(TtftError):
+                daemon.get(f"/v1/requests/{item['id']}")
         return bool(daemon.requests() and history(daemon)["set_aside"])
 
     daemon.wait_server(stub.port)

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.conftest import Ask
 from tests.workloads import llama, pagecache
 from tests.workloads.ttftd import Ttftd, ttft
+from tests.workloads.waiting import wait_for
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 
@@ -29,6 +30,7 @@ def test_replay_is_live(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Path) 
             models = ("alpha", "beta", "beta", "alpha")
             replies = [ask(partial(client.chat, model, "Once more.")) for model in models]
             ids = [str(answer["id"]) for answer in daemon.explained(replies)]
+            wait_for(lambda: all(named(daemon, number) for number in ids), 60, "all names", 0.5)
         live = {number: shown(daemon, number) for number in ids}
     daemon.stop()
     for number, detail in live.items():
@@ -36,6 +38,14 @@ def test_replay_is_live(daemon: Ttftd, weights: Path, ask: Ask, tmp_path: Path) 
         assert again.returncode == 0, again.stderr
         assert again.stdout == detail
     assert any(json.loads(detail)["spike"]["is_spike"] for detail in live.values())
+
+
+def named(daemon: Ttftd, number: str) -> bool:
+    """Whether the names of sampled functions have come, which are looked up a while later."""
+    detail = json.loads(shown(daemon, number))
+    stacks = json.dumps(detail["evidence_detail"]["stacks"])
+    sampled = detail["spike"]["is_spike"] and '"function"' in stacks
+    return not sampled or '"function": "' in stacks
 
 
 def shown(daemon: Ttftd, number: str) -> str:

@@ -21,6 +21,8 @@ from tracer.kernel.grouptree import UNKNOWN, Group, GroupTree, outermost
 
 #: Cgroups at most; beyond, the root.
 GROUPS_MAX = 64
+#: No more are looked at one by one: whoever makes thousands must not keep us busy.
+_WANTED_MAX = 4 * GROUPS_MAX
 #: A server that restarts is soon back; some connections outlive their server a little, ns.
 _PATIENCE_NS = 30_000_000_000
 _REMEMBERED_MAX = 8192
@@ -65,6 +67,7 @@ class Placement:
         self._ports: dict[Port, set[int]] = {}
         self._follows = False
         self._by_port = False
+        self._crowded = False
         self._refused: str | None = None
         self._due_ns: int | None = None
         self.seen: Seen | None = None
@@ -164,6 +167,7 @@ class Placement:
         """Let go of cgroups in which none of these is any more."""
         with self._lock:
             self._due_ns = None
+            self._crowded = False
             if self._tree is None:
                 return
             self._processes = {t: g for t, g in self._processes.items() if t in watched}
@@ -184,8 +188,11 @@ class Placement:
 
     def _want(self, whose: set[int], group: Group) -> bool:
         """Whether it is new."""
-        whose.add(group.inode)
         known = self._wanted.get(group.inode)
+        if known is None and len(self._wanted) >= _WANTED_MAX:
+            crowded, self._crowded = self._crowded, True
+            return not crowded
+        whose.add(group.inode)
         self._wanted[group.inode] = group
         return known != group
 
@@ -201,6 +208,9 @@ class Placement:
     def _because(self) -> str | None:
         """Why the root is needed, None where it is not."""
         groups = self._wanted.values()
+        crowded = f"servers are in more than {GROUPS_MAX}"
+        if self._crowded:
+            return crowded
         reasons = {
             "ttftd is in a cgroup namespace of its own": namespaces.foreign("cgroup"),
             "it is not known yet where servers are": not self._follows,
@@ -209,9 +219,9 @@ class Placement:
                 group.path for group in groups
             ),
             self._refused or "": self._refused is not None,
-            f"servers are in more than {GROUPS_MAX}": len(outermost(groups)) > GROUPS_MAX,
         }
-        return next((why for why, so in reasons.items() if so), None)
+        why = next((why for why, so in reasons.items() if so), None)
+        return why or (crowded if len(outermost(groups)) > GROUPS_MAX else None)
 
     def _settle(self) -> None:
         """Attach where it is missing, then detach where it is not needed: nothing is missed."""

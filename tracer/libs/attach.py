@@ -64,10 +64,12 @@ class Attacher:
 
     def __init__(
         self, programs: Programs, own: OwnProbes | None, catalogue: Catalogue,
-        say: Callable[[str], None], linger_ns: int = LINGER_NS,
+        say: Callable[[str], None], *, wake: Callable[[], None], linger_ns: int = LINGER_NS,
     ) -> None:  # fmt: skip
+        """`wake` is called when there is something to `collect`."""
         self._programs = programs
         self._say = say
+        self._wake = wake
         self._linger_ns = linger_ns
         self._files: dict[Inode, _File] = {}
         self._own = own
@@ -101,6 +103,11 @@ class Attacher:
             while True:
                 found.append(self._found.get_nowait())
         return found
+
+    @property
+    def has_found(self) -> bool:
+        """Whether there is something to `collect`."""
+        return not self._found.empty()
 
     @property
     def awaits(self) -> bool:
@@ -196,6 +203,7 @@ class Attacher:
                 self._found.put(
                     Seen(ts_ns=now_ns, tgid=tgid, name=name, path=file.path, functions=count)
                 )
+                self._wake()
 
     def _inherit(self, parent: int, child: int) -> None:
         for file in self._files.values():

@@ -43,7 +43,9 @@ class LibraryWatch:
         self._folders = Folders(kernel.table("cache_folders"))
         own = OwnProbes(linked, opened, opened_at, self._folders) if many else None
         self._runs = Runs(kernel.table("call_runs"), catalogue.rows)
-        self._attacher = Attacher(Programs(call, many), own, catalogue, say, linger_ns)
+        self._attacher = Attacher(
+            Programs(call, many), own, catalogue, say, wake=kernel.kick, linger_ns=linger_ns
+        )
 
     def raw(self, raw: RawLinked | RawCall | RawCached) -> list[AnyRecord]:
         """The records of an event of the kernel."""
@@ -91,6 +93,11 @@ class LibraryWatch:
             calls: list[Call] = self._runs.sweep(now_ns)
             found += calls
         return found
+
+    @property
+    def has_found(self) -> bool:
+        """Whether `collect` has libraries to tell of."""
+        return self._attacher is not None and self._attacher.has_found
 
     @property
     def awaits(self) -> bool:
