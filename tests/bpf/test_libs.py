@@ -183,6 +183,7 @@ def test_opened_later_is_told_by_the_loader(
     with Caller(caller_binary) as caller:
         stage.adopt(caller)
         wait_for(lambda: not stage.watch.awaits, 10, "the last look by itself")
+        assert stage.watch.settle(10)
         caller.tell(f"open {stand_ins['cuda']}")
         stage.probed(caller, "cuda")
         caller.tell(f"open {stand_ins['vulkan']}")
@@ -468,6 +469,7 @@ def test_opens_in_compile_caches(
     with Caller(caller_binary) as caller:
         stage.adopt(caller)
         wait_for(lambda: not stage.watch.awaits, 10, "the last look by itself")
+        assert stage.watch.settle(10)
         for line in (
             f"look {cache / '12ab'}", f"make {cache / '12ab.tmp'}", f"look {cache / 'there'}",
             f"look {tmp_path / 'elsewhere'}",
