@@ -117,7 +117,7 @@ def test_a_cold_switch_loads_and_transfers(runs: dict[str, Run]) -> None:
 
 @pytest.mark.parametrize("name", ["empty", "full"])
 def test_decoded_tokens_are_the_prompts(runs: dict[str, Run], name: str) -> None:
-    """From prompt start to the first token; the second may be under way by then."""
+    """From prompt start to the first token; the next ones may be under way by then."""
     run = runs[name]
     marks = run.answer["at_ns"]
     decoded = [
@@ -126,4 +126,4 @@ def test_decoded_tokens_are_the_prompts(runs: dict[str, Run], name: str) -> None
     ]  # fmt: skip
     assert decoded[0].ts_ns == marks["prompt_start"]
     tokens = sum(c.tokens or 0 for c in decoded)
-    assert tokens - run.asked.reply.timings["prompt_n"] in (0, 1)
+    assert tokens - run.asked.reply.timings["prompt_n"] in range(4)
