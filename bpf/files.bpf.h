@@ -92,19 +92,25 @@ INLINE void count_half(void)
 	count_lost(TTFT_SPAN, TTFT_LOSS_HALF);
 }
 
+/* The programs may be there for the calls of drivers alone. */
+INLINE bool files_wanted(void)
+{
+	return arming(ARMING_FILES) & 1;
+}
+
 /* The current thread, at the begin of a call, if its process is watched. */
 INLINE struct thread *watched_thread(struct task_struct *task, long nr)
 {
 	struct thread *t;
 	u32 now;
 
-	if (!is_watched(task) || is_compat_syscall(task))
+	if (!is_watched(task) || is_compat_syscall(task) || !files_wanted())
 		return NULL;
 	t = thread_of_current();
 	if (!t)
 		return NULL;
 	now = arming(ARMING_FILES);
-	if (now & 1 && t->arming == now && t->call && t->wanted)
+	if (t->arming == now && t->call && t->wanted)
 		count_half();
 	t->arming = now;
 	t->call = nr + 1;
@@ -153,7 +159,8 @@ INLINE void exit_open(struct task_struct *task, long fd, u64 user_name)
 	struct ttft_open *rec;
 	u32 token;
 
-	if (!is_watched(task) || is_compat_syscall(task) || !file_facts(file_of_fd(task, fd), &f))
+	if (!is_watched(task) || is_compat_syscall(task) || !files_wanted() ||
+	    !file_facts(file_of_fd(task, fd), &f))
 		return;
 	new_token(f.ptr);
 	token = file_token(f.ptr);

@@ -101,12 +101,11 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
     if largest not in ("prefill.prompt", "prefill.rest"):
         return largest
     tokens, took = case.uncached_tokens, work_ns(case.phases)["prefill"]
-    expected = None if tokens is None else base.prefill_ns(tokens)
-    if expected is not None and tokens is not None:
-        far = tokens > _FAR * base.most_tokens
-        if took <= expected * (_EXPLAINED_FAR if far else _EXPLAINED):
-            return largest
-    if expected is None:  # its size may explain it
+    expected = _expected_ns(case, base)
+    if tokens is None or expected is None:  # its size may explain it
+        return largest
+    far = tokens > _FAR * base.most_tokens
+    if took <= expected * (_EXPLAINED_FAR if far else _EXPLAINED):
         return largest
     held = _processor_held(case, base)
     if held:
@@ -115,14 +114,18 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
     return "prefill.throttled" if clocks.explains(slow, took, expected) else "prefill.unexplained"
 
 
+def _expected_ns(case: Case, base: Baseline) -> int | None:
+    """What a prompt of this size takes when warm."""
+    return None if case.uncached_tokens is None else base.prefill_ns(case.uncached_tokens)
+
+
 def _processor_held(case: Case, base: Baseline) -> str | None:
     """The code for a processor that was not there for a prompt of this size."""
-    tokens, took = case.uncached_tokens, work_ns(case.phases)["prefill"]
-    expected = None if tokens is None else base.prefill_ns(tokens)
+    expected = _expected_ns(case, base)
     if expected is None:
         return None
     found = contention.of(scene.of(case.evidence), case.timeline)
-    return contention.cause(found, took - expected)
+    return contention.cause(found, work_ns(case.phases)["prefill"] - expected)
 
 
 def advice(cause: str, why: tuple[str, ...]) -> str | None:

@@ -48,7 +48,6 @@ from tracer.libs.calls import Catalogue, shipped
 from tracer.libs.watch import LibraryWatch
 from tracer.live import Live
 from tracer.log import log
-from tracer.once import Once
 from tracer.overview import Overview
 from tracer.pipeline import Pipeline
 from tracer.recording import header, line
@@ -105,7 +104,6 @@ class Daemon:
         self._kernel = kernel
         self.store = store
         self.metrics = Metrics()
-        self._counted = Once()
         self._began = _Began(time.monotonic_ns(), time.time_ns(), cpu_ns())
         self._host = self._this_host()
         self._clock = Clock(self._host, say=log)
@@ -293,8 +291,7 @@ class Daemon:
         self._stacks.over(fresh)
         for item in fresh:
             self._next_id = max(self._next_id, item.evidence.id + 1)
-            # Its first token may be told with its end, and then its end again.
-            if item.over and self._counted.first(item.evidence.id):
+            if item.over:
                 self.metrics.observe(item)
         if self._loop is None:
             return

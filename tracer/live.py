@@ -133,13 +133,11 @@ class Live:
             records += self._sampler.processors(
                 time.monotonic_ns(), waiting=bool(waiting()), ended=ended
             )
-        if self._libraries is not None and (
-            some or busy or self._was_busy or self._libraries.has_found
-        ):
+        stirred = some or busy or self._was_busy
+        if self._libraries is not None and (stirred or self._libraries.has_found):
             records += self._libraries.collect(now_ns, busy=busy or ended or self._was_busy)
-        if self._devices is not None and (some or busy or self._was_busy):
-            # A short request may have begun and ended in what just came.
-            records += self._devices.collect(now_ns, busy=some or busy or self._was_busy)
+        if self._devices is not None and stirred:
+            records += self._devices.sweep(now_ns)
         records += self._ran(records, now_ns)
         self._was_busy = busy
         if some or busy:

@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 
 from tracer.answers_state import ModelSeen, WatchedServer
 from tracer.derived import Derived
-from tracer.once import Once
 from tracer.records import (
     AnyRecord,
     Exec,
@@ -58,7 +57,6 @@ class Overview:
         self._listeners: Counter[tuple[int, int]] = Counter()
         self._cached: dict[tuple[int, int], int] = {}
         self._alive: set[int] = set()
-        self._counted = Once()
         self._held: dict[int, dict[str, int]] = {}
         self._models = {key: _Model(last_use_ns=ns) for key, ns in last_used.items()}
 
@@ -178,7 +176,7 @@ class Overview:
         evidence = item.evidence
         front = self._front(evidence.request.conn.netns, evidence.request.conn.server_port)
         if front is not None and evidence.request.end_ns is not None:
-            front.requests += self._counted.first(evidence.id)
+            front.requests += 1
             front.model = item.model or front.model
         if item.model is None:
             return

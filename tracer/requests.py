@@ -1,8 +1,8 @@
 """The fold: records in, one `Evidence` per request out. Pure: no clock, no file, no socket.
 
-A request is reported at the first `Tick` past its first token (streaming only) and again,
-for good, at the first past its end. State is bounded: by age, and by hard caps whose
-drops are told as `Lost` of kind `fold`.
+A request is reported at the first `Tick` past its first token (streaming only, and where its end
+is not known by then) and again, for good, at the first past its end. State is bounded: by age, and
+by hard caps whose drops are told as `Lost` of kind `fold`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Fold:
                 talk.told = True
                 assert talk.server is not None
                 self._world.linker.site(talk.server).close(talk)
-            elif not talk.told and talk.streaming and self._has_token(talk):
+            elif talk.end_ns is None and not talk.told and talk.streaming and self._has_token(talk):
                 found.append(self._gather(talk, self._now_ns))
                 talk.told = True
         if self._now_ns // PRUNE_EVERY_NS != before_ns // PRUNE_EVERY_NS:

@@ -15,7 +15,8 @@ import pytest
 
 from tests.unit.elf_made import CRAFTED, image
 from tests.workloads.hanging_fs import HangingFs
-from tests.workloads.hostile_server import HostileServer, Word
+from tests.workloads.hostile_server import HostileServer
+from tests.workloads.served import Word
 from tests.workloads.stub_clients import call, stream
 from tests.workloads.ttftd import UNIT_NICE, Json, Ttftd, ttft
 from tests.workloads.waiting import wait_for

@@ -30,7 +30,7 @@ class Setup:
 
     def asked(self, wait_ms: int, count: int) -> Json:
         """The answer to the `count`th request, once it is over."""
-        self.server.chat(wait_ms)
+        self.server.chat(max_tokens=wait_ms)
 
         def over() -> bool:
             found = self.mine()

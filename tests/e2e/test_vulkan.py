@@ -125,5 +125,6 @@ def test_decoded_tokens_are_the_prompts(runs: dict[str, Run], name: str) -> None
         if c.what == "decode" and marks["prompt_start"] <= c.ts_ns < marks["first_token"]
     ]  # fmt: skip
     assert decoded[0].ts_ns == marks["prompt_start"]
-    tokens = sum(c.tokens or 0 for c in decoded)
-    assert tokens - run.asked.reply.timings["prompt_n"] in range(4)
+    later = sum(c.tokens or 0 for c in decoded) - run.asked.reply.timings["prompt_n"]
+    # A token is sent by another thread, and more are decoded until it runs: one in each call.
+    assert 0 <= later < min(4, sum(c.count for c in decoded))

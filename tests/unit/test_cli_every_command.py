@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import orjson
@@ -56,13 +56,13 @@ def nothing_yet(folder: Path) -> Iterator[Path]:
         yield running.socket
 
 
-def says(status: int, body: bytes) -> Callable[[Path], object]:
+def says(status: int, body: bytes) -> Callable[[Path], AbstractContextManager[Path]]:
     return lambda folder: answering(folder, status, body)
 
 
 RESTART, UPDATE = "systemctl restart ttftd", "update ttft"
 NOT_OURS = "is another program listening"
-SITUATIONS: dict[str, tuple[Callable[[Path], object], int, str, str]] = {
+SITUATIONS: dict[str, tuple[Callable[[Path], AbstractContextManager[Path]], int, str, str]] = {
     "no daemon": (nobody, 3, "no daemon answers", "systemctl start ttftd"),
     "a folder": (a_folder, 3, "no daemon answers", "systemctl start ttftd"),
     "a file": (a_file, 3, "no daemon answers", "systemctl start ttftd"),
@@ -99,7 +99,7 @@ def test_every_command_is_tried() -> None:
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_whoever_is_asked(run: Runner, tmp_path: Path, name: str, situation: str) -> None:
     who, code, said, hint = SITUATIONS[situation]
-    with who(tmp_path) as path:  # type: ignore[attr-defined]
+    with who(tmp_path) as path:
         before = sorted(tmp_path.iterdir())
         refused(run("--socket", str(path), *arguments_of(name, tmp_path)), code, said, hint)
         assert sorted(tmp_path.iterdir()) == before, "a file of nothing is none"
@@ -110,7 +110,7 @@ def test_whoever_is_asked(run: Runner, tmp_path: Path, name: str, situation: str
 def test_what_asks_nobody(run: Runner, tmp_path: Path, name: str, situation: str) -> None:
     who, code, said, _ = SITUATIONS[situation]
     code, said = ALONE[name]
-    with who(tmp_path) as path:  # type: ignore[attr-defined]
+    with who(tmp_path) as path:
         refused(run("--socket", str(path), *arguments_of(name, tmp_path)), code, said, "")
 
 
@@ -119,7 +119,7 @@ def test_doctor_looks_itself_where_nobody_answers(
     run: Runner, tmp_path: Path, situation: str
 ) -> None:
     who, *_ = SITUATIONS[situation]
-    with who(tmp_path) as path:  # type: ignore[attr-defined]
+    with who(tmp_path) as path:
         ran = run("--socket", str(path), *arguments_of("doctor", tmp_path), "--json")
     assert ran.json["daemon"] is False
     assert (ran.code, ran.json["ok"]) == (1, False)

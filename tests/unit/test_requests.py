@@ -20,6 +20,7 @@ from tracer.records import (
     Settings,
     Start,
     Take,
+    Tick,
 )
 from tracer.requests import Fold
 
@@ -285,6 +286,15 @@ def test_streams_are_told_at_the_first_token_and_at_the_end() -> None:
     first, last = fold(story.records())
     assert (first.id, first.request.first_token_ns, first.request.end_ns) == (1, ms(190), None)
     assert (last.id, last.request.end_ns) == (1, ms(900))
+
+
+def test_a_stream_whose_end_came_with_its_first_token_is_told_once() -> None:
+    """The end may be later than the tick, which is of the moment before records were taken."""
+    story = Story(role="single", model="alpha")
+    story.request(100, 50001, model="alpha", head=180, token=190, end=192)
+    told = [r for r in story.records() if not isinstance(r, Tick)]
+    (only,) = fold([*told, Tick(ts_ns=ms(191)), Tick(ts_ns=ms(300))])
+    assert (only.request.first_token_ns, only.request.end_ns) == (ms(190), ms(192))
 
 
 def test_health_polls_are_no_requests_but_prove_readiness() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
@@ -39,7 +40,7 @@ def as_json(item: Derived) -> dict[str, object]:
     return made
 
 
-def stacks(item: Derived) -> object:
+def stacks(item: Derived) -> Any:
     return detail(item)["evidence_detail"]["stacks"]
 
 
@@ -146,9 +147,9 @@ def test_names_tell_a_request_once_more() -> None:
     pipeline = Pipeline()
     *_, last = [d for r in story() for d in pipeline.feed(r)]
     assert last.over
-    assert [s["functions"][0]["function"] for s in stacks(last)] == [None]  # type: ignore[attr-defined]
+    assert [s["functions"][0]["function"] for s in stacks(last)] == [None]
     (named,) = pipeline.feed(names_for(last.evidence.id))
-    assert [s["functions"][0]["function"] for s in stacks(named)] == ["f"]  # type: ignore[attr-defined]
+    assert [s["functions"][0]["function"] for s in stacks(named)] == ["f"]
     assert answer(named) == answer(last)
     assert pipeline.feed(names_for(last.evidence.id)) == []
 
@@ -167,7 +168,7 @@ def test_recordings_carry_both(tmp_path: Path) -> None:
     path = tmp_path / "r.ndjson"
     path.write_bytes(header() + b"".join(map(line, [*told, names_for(1)])))
     (found,) = replay(path)
-    assert [s["functions"][0]["function"] for s in stacks(found)] == ["f"]  # type: ignore[attr-defined]
+    assert [s["functions"][0]["function"] for s in stacks(found)] == ["f"]
 
 
 def test_a_pipeline_from_a_snapshot_knows_the_samples() -> None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import http.client
-import json
 import os
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Self
 
+from tests.workloads.served import Served
 from tests.workloads.stub_server import DONE, HEAD, ROLE, TOKEN
 
 ROOT = Path(__file__).parents[2]
@@ -44,34 +41,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-class DeviceServer:
+class DeviceServer(Served):
     """It, as another process."""
 
     def __init__(self, calls: int) -> None:
-        command = [sys.executable, "-m", "tests.workloads.device_server", "--calls", str(calls)]
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        super().__init__(
+            [sys.executable, "-m", "tests.workloads.device_server", "--calls", str(calls)]
         )
-        assert self._child.stdout is not None
-        self.port = int(self._child.stdout.readline())
-        self.pid = self._child.pid
-
-    def chat(self) -> None:
-        """One request, to its end."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        body = json.dumps({"model": "m", "stream": True, "messages": []})
-        client.request("POST", "/v1/chat/completions", body)
-        assert b"[DONE]" in client.getresponse().read()
-        client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
-        self._child.wait(10)
-        self._child.stdout.close()
 
 
 def main() -> None:

@@ -7,17 +7,15 @@ ttftd on a host whose devices are told of below the folder HOST (tests/unit/tele
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Self
 
+from tests.workloads.served import Served
 from tests.workloads.stub_server import DONE, HEAD, ROLE, TOKEN
 from tests.workloads.ttftd import Ttftd
 
@@ -42,32 +40,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-class HoldingServer:
+class HoldingServer(Served):
     """The server, as another process."""
 
     def __init__(self, node: Path) -> None:
-        command = [sys.executable, "-m", "tests.workloads.held_device", "serve", str(node)]
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert self._child.stdout is not None
-        self.port = int(self._child.stdout.readline())
-        self.pid = self._child.pid
-
-    def chat(self, wait_ms: int) -> None:
-        """One request, to its end."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        body = json.dumps({"model": "m", "stream": True, "messages": [], "max_tokens": wait_ms})
-        client.request("POST", "/v1/chat/completions", body)
-        assert b"[DONE]" in client.getresponse().read()
-        client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        self._child.communicate()
+        super().__init__([sys.executable, "-m", "tests.workloads.held_device", "serve", node])
 
 
 class TelemetryDaemon(Ttftd):

@@ -13,15 +13,13 @@ import os
 import resource
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
+from tests.workloads.served import Served, Word
 from tests.workloads.stub_server import Counts, Stub
-from tests.workloads.ttftd import ROOT
 
 _SET_NAME, _SET_MM = 15, 35
 _MM_MAP = 14
@@ -30,8 +28,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _kept: list[object] = []
-
-Word = str | bytes | Path
 
 
 def _map(path: bytes, protection: int) -> int:
@@ -92,46 +88,29 @@ def _many_ports(count: int) -> None:
         _kept.append(one)
 
 
-class HostileServer:
+class HostileServer(Served):
     """The server as a process of its own; `argv` comes after what is needed."""
 
     def __init__(self, *options: Word, argv: Sequence[Word] = ()) -> None:
-        self._command: list[Word] = [
-            sys.executable, "-m", "tests.workloads.hostile_server", *options, "--", *argv,
-        ]  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        super().__init__(
+            [sys.executable, "-m", "tests.workloads.hostile_server", *options, "--", *argv]
+        )
 
     def do(self, what: str, path: Path) -> None:
         """Do one thing more, `read` or `map`; does not wait for it."""
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{what} {path}\n".encode())
-        self._process.stdin.flush()
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        return self
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what} {path}\n".encode())
+        self.process.stdin.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        assert self._process is not None
-        self._process.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        # One that waits for a file system ends with that.
+        """Not waited for: one that waits for a file system ends with that."""
+        self.process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 def main() -> None:

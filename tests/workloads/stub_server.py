@@ -11,11 +11,11 @@ import argparse
 import asyncio
 import json
 import socket
-import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from tests.workloads.served import Served
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,40 +137,17 @@ async def serve(host: str, port: int, chunks: int, delay_s: float) -> None:
         await loop.run_in_executor(None, sys.stdin.read)
 
 
-class StubServer:
+class StubServer(Served):
     """The server as a process of its own: `with StubServer(chunks=20) as stub: stub.port`."""
 
     def __init__(
         self, *, chunks: int = 20, delay_ms: float = 0.0, host: str = "127.0.0.1", port: int = 0,
         prefix: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self._command = [
+        super().__init__([
             *prefix, sys.executable, "-m", "tests.workloads.stub_server", "--host", host,
             "--port", str(port), "--chunks", str(chunks), "--delay-ms", str(delay_ms),
-        ]  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
-        self.port = 0
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        assert self._process is not None
-        self._process.kill()
-        self._process.communicate()
+        ])  # fmt: skip
 
 
 def main() -> None:

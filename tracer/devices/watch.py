@@ -16,7 +16,6 @@ from tracer.records import AnyRecord, DeviceCall, Exec, Exit, Process
 
 #: The probe group.
 GROUP = "devices"
-_SWEEP_EVERY_NS = 5_000_000_000
 
 
 class DeviceWatch:
@@ -36,7 +35,6 @@ class DeviceWatch:
         self._nodes = Nodes({}, {})
         self._seen: tuple[object, ...] | None = None
         self._filled = False
-        self._swept_ns = 0
         self._held = False
         rows, programs = kernel.probes.selection.group(GROUP), kernel.probes.programs
         self._runs: DeviceRuns | None = None
@@ -114,15 +112,6 @@ class DeviceWatch:
             self.refresh()
         return found
 
-    def collect(self, now_ns: int, *, busy: bool) -> list[AnyRecord]:
-        """Runs that grow: at once while `busy`, else now and then."""
-        if self._runs is None or not self._nodes.nodes:
-            return []
-        if not busy and now_ns - self._swept_ns <= _SWEEP_EVERY_NS:
-            return []
-        return [*self.sweep(now_ns)]
-
     def sweep(self, now_ns: int) -> list[DeviceCall]:
         """All runs that changed since the last sweep."""
-        self._swept_ns = now_ns
-        return self._runs.sweep(now_ns) if self._runs is not None else []
+        return self._runs.sweep(now_ns) if self._runs is not None and self._nodes.nodes else []

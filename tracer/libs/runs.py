@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from tracer.kernel import layouts
+from tracer.kernel.growing import Growing
 from tracer.kernel.maps import Table
 from tracer.kernel.wire import RawCall
 from tracer.libs.calls import Function
 from tracer.records import Call
 
-_QUIET_NS = 1_000_000_000
+
+def growing(key: bytes, value: bytes) -> RawCall | None:
+    """The run as it stands; None for a copy taken during an update, or an empty one."""
+    tid, call = layouts.RUN_KEY.packer.unpack(key)
+    begin, tgid, start, last_entry, follow, last, amount, _, count, end = (
+        layouts.RUN_STATE.packer.unpack(value)
+    )
+    if begin != end or not count:
+        return None
+    return RawCall(
+        ts_ns=start, end_ns=max(start, last_entry), tgid=tgid, tid=tid, call=call, count=count,
+        amount=amount, follow_ns=follow, last_ns=last,
+    )  # fmt: skip
 
 
 class Runs:
-    """Remembers what it told, and tells only what changed since."""
+    """Runs in the kernel; `rows` of the catalogue name them."""
 
     def __init__(self, table: Table, rows: Sequence[Function]) -> None:
-        self._table = table
         self._rows = rows
-        self._told: dict[bytes, bytes] = {}
+        self._growing = Growing(table, layouts.RUN_STATE, growing, self.record)
 
     def record(self, raw: RawCall) -> Call | None:
         """None for a row that is in no catalogue."""
@@ -35,54 +46,10 @@ class Runs:
             follow_ns=raw.follow_ns, last_ns=raw.last_ns or None,
         )  # fmt: skip
 
-    def _growing(self, key: bytes, value: bytes) -> Call | None:
-        """The run as it stands; None for a copy taken during an update."""
-        tid, call = layouts.RUN_KEY.packer.unpack(key)
-        begin, tgid, start, last_entry, follow, last, amount, _, count, end = (
-            layouts.RUN_STATE.packer.unpack(value)
-        )
-        if begin != end:
-            return None
-        return self.record(
-            RawCall(
-                ts_ns=start,
-                end_ns=max(start, last_entry),
-                tgid=tgid,
-                tid=tid,
-                call=call,
-                count=count,
-                amount=amount,
-                follow_ns=follow,
-                last_ns=last,
-            )
-        )
-
     def sweep(self, now_ns: int) -> list[Call]:
-        """Everything that changed since the last sweep; runs of dead threads are taken out."""
-        told, found = self._told, []
-        self._told = {}
-        for key, value in list(self._table.items()):
-            call = self._growing(key, value)
-            if call is None:
-                self._told[key] = b""
-                continue
-            if told.get(key) != value:
-                found.append(call)
-            quiet = now_ns - call.end_ns > _QUIET_NS
-            if quiet and not os.path.exists(f"/proc/{call.tgid}/task/{call.tid}"):
-                self._table.delete(key)
-            else:
-                self._told[key] = value
-        return found
+        """Everything that changed since the last sweep."""
+        return self._growing.sweep(now_ns)
 
     def end_of(self, tgid: int) -> list[Call]:
         """A process ended: its runs, taken out."""
-        found = []
-        for key, value in list(self._table.items()):
-            if layouts.RUN_STATE.packer.unpack(value)[1] != tgid:
-                continue
-            self._table.delete(key)
-            call = self._growing(key, value)
-            if call is not None and self._told.pop(key, None) != value:
-                found.append(call)
-        return found
+        return self._growing.end_of(tgid)
