@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -59,6 +60,32 @@ def test_it_comes_and_goes(built: Path) -> None:
             client.sendall(b"G")  # read by the server, and seen by nobody
             wait_for(lambda: not unread(port, own), 10, "the server to read it")
             assert runs(kernel) == before
+
+
+def test_it_comes_when_a_request_is_not_all_that_woke_us(built: Path) -> None:
+    with (
+        Kernel.open(off=("files", "faults", "cache", "libs"), path=built) as kernel,
+        echo("127.0.0.1") as port,
+    ):
+        takes = kernel.probes.takes
+        kernel.watch(os.getpid())
+        kernel.watch_port(Path("/proc/self/ns/net").stat().st_ino, port)
+        kernel.follow_servers()
+        with connect("127.0.0.1", port) as client:
+            kernel.wait(10, 60_000)
+            with kernel.rings.held():
+                kernel.wait(0, 20)  # another pace: wakes the thread, which then waits for us
+                wait_for(drains, 10, "the thread to drain")
+                kernel.wait(0, 30)
+                client.sendall(post(b"{}"))
+                response(client)
+            wait_for(lambda: takes.on, 10, "it to come")
+
+
+def drains() -> bool:
+    """Whether the thread that drains the rings waits for its lock."""
+    (task,) = (t.native_id for t in threading.enumerate() if t.name == "ttft-rings")
+    return Path(f"/proc/self/task/{task}/wchan").read_text().startswith("futex")
 
 
 def unread(port: int, client: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
 OPTIONS = ("-c", "512")
 #: Of the first loading of a model's vocabulary, by this server.
 LOADING = "libllama.so"
+MADE_READY = ("spawn.fit", "load.meta")
 
 
 @contextmanager
@@ -61,21 +63,21 @@ def test_what_ran_while_a_model_was_loaded(
 ) -> None:
     records = tmp_path / "records.ndjson.gz"
     with router(weights, tmp_path, daemon) as server, daemon.recording(records):
-        with server.client() as client:
-            reply = ask(lambda: client.chat("alpha", "Say one word.", max_tokens=2))
-        (answer,) = daemon.explained([reply], 60)
-        assert answer["spike"]["is_spike"]
-        detail = named(daemon, answer["id"])
+        # A load of a tenth of a second is a handful of samples: these may all be in the C library.
+        for model in ("alpha", "beta") * 4:
+            with server.client() as client:
+                reply = ask(partial(client.chat, model, "Say one word.", max_tokens=2))
+            (answer,) = daemon.explained([reply], 60)
+            detail = named(daemon, answer["id"])
+            stages = {stage["stage"]: stage for stage in detail["evidence_detail"]["stacks"]}
+            assert set(stages) <= set(detail["stages_ms"])
+            for stage in stages.values():
+                assert sum(one["samples"] for one in stage["functions"]) <= stage["samples"]
+                assert 0 < stage["processors"] < 64
+            if made_ready_by(stages, LOADING):
+                break
         told = ttft("show", str(answer["id"]), socket=daemon.socket).stdout
-    stages = {stage["stage"]: stage for stage in detail["evidence_detail"]["stacks"]}
-    assert set(stages) <= set(detail["stages_ms"])
-    made_ready = [stages[s] for s in ("spawn.fit", "load.meta") if s in stages]
-    assert made_ready, stages
-    files = {one["module"].rpartition("/")[2] for s in made_ready for one in s["functions"]}
-    assert any(file.startswith(LOADING) for file in files), stages
-    for stage in stages.values():
-        assert sum(one["samples"] for one in stage["functions"]) <= stage["samples"]
-        assert 0 < stage["processors"] < 64
+    assert made_ready_by(stages, LOADING), stages
     assert "What ran" in told
     assert LOADING in told
     # Naming changes nothing else, and a recording gives the same.
@@ -84,6 +86,12 @@ def test_what_ran_while_a_model_was_loaded(
     assert (
         orjson.loads(replayed)["evidence_detail"]["stacks"] == detail["evidence_detail"]["stacks"]
     )
+
+
+def made_ready_by(stages: dict[str, Json], library: str) -> bool:
+    """Whether the library is among what was running before the weights were read."""
+    functions = [one for s in MADE_READY if s in stages for one in stages[s]["functions"]]
+    return any(Path(one["module"]).name.startswith(library) for one in functions)
 
 
 def test_warm_requests_are_not_sampled(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
-from tracer.kernel import layouts, libbpf
+from tracer.kernel import layouts, libbpf, wire
 
 #: Bytes taken from the rings that may wait to be decoded; what comes then is lost, and counted.
 WAITING_MAX = 24 << 20
@@ -25,7 +25,8 @@ DEFER_MS = 200
 #: Whoever sleeps longer than this asks to be woken by a request's first bytes.
 DOZE_MS = 1000
 _NICE = -10
-_CAPTURED_AT = {name: at for name, at, _ in layouts.PACKET.members()}["captured"]
+_AT = {name: at for name, at, _ in layouts.PACKET.members()}
+_CAPTURED_AT, _PAYLOAD_AT, _FLAGS_AT = _AT["captured"], _AT["payload_len"], _AT["h.flags"]
 
 
 class Fill:
@@ -50,14 +51,18 @@ def _u64(page: mmap.mmap) -> int:
     return int.from_bytes(page[:8], "little")
 
 
+def _u32(address: int) -> int:
+    return ctypes.c_uint32.from_address(address).value
+
+
 class Rings:
     """Records come out in the order of each ring. `patient`: the one that may wait a little.
 
     Both are (descriptor, size in bytes). `doze` tells the kernel that nobody looks for a while,
     so that a request's first bytes wake us. `look` sees new records as soon as they are there,
     in whichever thread took them; it says whether a request's bytes must not lie at all now.
-    `hear` sees them too, at any time. `stir` is told when bytes of a request woke us, which are
-    left where they are.
+    `hear` sees them too, at any time. `stir` is told of bytes of requests: at once when they woke
+    us, though they are left where they are, and else when they are taken.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Rings:
         self.hear: Hear | None = None
         self.stir: Callable[[], None] | None = None
         self.overrun = 0
+        self._asked = False
         self._taken: list[bytes] = []
         self._waiting = 0
         # Kept: C holds their addresses.
@@ -113,6 +119,7 @@ class Rings:
                 libbpf.consume_ring(self._handle)
             taken, self._taken = self._taken, []
             self._waiting = 0
+        self._tell_asked()
         if self.hear is not None:
             self.hear(taken[before:])
         return taken
@@ -133,6 +140,12 @@ class Rings:
         self._fill.close()
         os.close(self._nudge)
 
+    def _tell_asked(self) -> None:
+        """Bytes of a request were taken: they may have woken nobody."""
+        asked, self._asked = self._asked, False
+        if asked and self.stir is not None:
+            self.stir()
+
     def _take(self, _context: int | None, data: int, size: int) -> int:
         if self._waiting > WAITING_MAX:
             self.overrun += 1
@@ -143,7 +156,9 @@ class Rings:
 
     def _take_packet(self, context: int | None, data: int, size: int) -> int:
         """Without the room that its payload left free: half of a burst of short segments."""
-        captured = ctypes.c_uint32.from_address(data + _CAPTURED_AT).value
+        captured = _u32(data + _CAPTURED_AT)
+        if _u32(data + _PAYLOAD_AT) and not _u32(data + _FLAGS_AT) & wire.PACKET_EGRESS:
+            self._asked = True
         return self._take(context, data, min(size, layouts.PACKET.size + captured))
 
     def _consume(self) -> bool:
@@ -154,6 +169,7 @@ class Rings:
             look, hear, before = self.look, self.hear, len(self._taken)
             libbpf.consume_ring(self._handle)
             fresh = self._taken[before:] if look or hear else []
+        self._tell_asked()
         if hear is not None:
             hear(fresh)
         if look and fresh and look(fresh):
@@ -174,8 +190,6 @@ class Rings:
     def _sleep(self) -> None:
         """Until it is time to drain."""
         if self._only_patient(self._pace_ms):
-            if self.stir is not None:
-                self.stir()
             look = self.look
             if look is not None and look([]):
                 self._consume()
@@ -189,4 +203,6 @@ class Rings:
         woken = [fd for fd, _ in self._woken.poll(timeout_ms / 1000)]
         if self._nudge in woken:
             os.eventfd_read(self._nudge)
+        if self._patient in woken and self.stir is not None:
+            self.stir()
         return woken == [self._patient]
