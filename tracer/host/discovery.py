@@ -40,7 +40,7 @@ from tracer.records import (
     Server,
     Unlisten,
 )
-from tracer.servers import SERVER_COMMS
+from tracer.servers import SERVER_COMMS, parse_command
 
 _FILES_LIMIT = 4096
 #: It opens ports for services that it starts when asked; no server, and everyone's ancestor.
@@ -179,11 +179,10 @@ class Discovery:
 
     def _recognise(self, tgid: int) -> tuple[Command, Rule | None] | None:
         exe, argv = proc.exe(tgid), proc.argv(tgid)
+        command = parse_command(exe, argv, child=False)
         for rule in self._rules:
             if rule.claims(exe, argv):
-                command = proc.command(tgid, child=False)
                 return command or Command(program=rule.program, role="single"), rule
-        command = proc.command(tgid, child=False)
         if command is None or command.role not in ("front", "single", "runner"):
             return None
         return command, None

@@ -88,9 +88,8 @@ def _unescape(text: str) -> str:
     return text
 
 
-def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
-    """The mounts a process sees, by (major, minor); empty if it is gone."""
-    found: dict[tuple[int, int], Mount] = {}
+def _all_mounts(tgid: int) -> Iterator[tuple[tuple[int, int], Mount]]:
+    """Those that a process sees, with (major, minor) of each; none if it is gone."""
     try:
         for line in _lines(f"/proc/{tgid}/mountinfo"):
             left, _, right = line.partition(" - ")
@@ -99,10 +98,24 @@ def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
                 continue
             major, _, minor = fields[2].partition(":")
             mount = Mount(int(fields[0]), _unescape(fields[4]), tail[0], _unescape(tail[1]))
-            found.setdefault((int(major), int(minor)), mount)
+            yield (int(major), int(minor)), mount
     except OSError:
-        pass  # what was read so far holds
+        return  # what was read so far holds
+
+
+def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
+    """The mounts a process sees, by (major, minor); empty if it is gone."""
+    found: dict[tuple[int, int], Mount] = {}
+    for device, mount in _all_mounts(tgid):
+        found.setdefault(device, mount)
     return found
+
+
+def mount_of(tgid: int, fd: int) -> Mount | None:
+    """The mount that a descriptor of ours is on, if the process sees it; the file is not asked."""
+    info = dict(line.split(":", 1) for line in _lines(f"/proc/self/fdinfo/{fd}") if ":" in line)
+    number = int(info.get("mnt_id", -1))
+    return next((mount for _, mount in _all_mounts(tgid) if mount.number == number), None)
 
 
 def served(fs: str) -> bool:
@@ -119,7 +132,7 @@ def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
     """Where descriptor `fd` points, if it is still the same file."""
     link = f"/proc/{tgid}/fd/{fd}"
     try:
-        info = reach.PATIENCE.ask(dev, lambda: os.stat(link))
+        info = reach.PATIENCE.ask(tgid, dev, lambda: os.stat(link))
         if info is None or info.st_ino != ino:
             return None
         return proc.readlink(link)
@@ -159,13 +172,15 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
 def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
     """(dev, ino, path) of the files a process has mapped."""
     try:
-        for line in _lines(f"/proc/{tgid}/maps"):
-            fields = line.split(maxsplit=5)
-            if len(fields) == 6 and fields[4] != "0":
-                major, _, minor = fields[3].partition(":")
-                yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), fields[5]
+        text = reach.proc_file(tgid, "maps", _PROC_MAX) or b""
     except OSError:
         return
+    for line in text.split(b"\n"):
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[4] != b"0":
+            major, _, minor = fields[3].partition(b":")
+            path = fields[5].decode("utf-8", "replace")
+            yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), path
 
 
 def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> Iterator[tuple[int, int, str]]:
@@ -210,7 +225,7 @@ def already_open(tgid: int, ts_ns: int) -> list[File]:
         if mount.fs in NETWORK_FS:
             continue  # not even a stat(): the server behind it may be gone
         try:
-            info = reach.PATIENCE.ask(dev, partial(_glance, tgid, path))
+            info = reach.PATIENCE.ask(tgid, dev, partial(_glance, tgid, path))
         except OSError:
             continue
         if info is None:
@@ -235,7 +250,8 @@ def cached_bytes(tgid: int, file: File) -> int | None:
     if file.path is None or file.fs is None or file.fs in NETWORK_FS:
         return None
     try:
-        return reach.PATIENCE.ask(file.dev, partial(_cached_bytes, tgid, file.path, file.ino))
+        work = partial(_cached_bytes, tgid, file.path, file.ino)
+        return reach.PATIENCE.ask(tgid, file.dev, work)
     except OSError:
         return None
 

@@ -45,6 +45,6 @@ def _container(tgid: int, netns: int) -> str:
 
 def hostname(tgid: int, path: str = "/etc/hostname") -> str | None:
     """The host name in a file that anyone may have written, as this process sees it."""
-    found = reach.PATIENCE.ask(("hostname", tgid), lambda: reach.text(tgid, path, _LIMIT))
+    found = reach.PATIENCE.ask(tgid, path, lambda: reach.text(tgid, path, _LIMIT))
     found = (found or "").strip()
     return found if _HOSTNAME.fullmatch(found) else None

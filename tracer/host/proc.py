@@ -1,4 +1,8 @@
-"""One process, read from /proc. Every function answers None for a process that is gone."""
+"""One process, read from /proc. Every function answers None for a process that is gone.
+
+What waits for a process's memory map or exec is read with patience (reach.py): any process of the
+host may be asked, from threads that may not wait.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from tracer.host import reach
 from tracer.records import Command, Process
 from tracer.servers import parse_command
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ARGV_LIMIT = 1 << 18
+_IO_LIMIT = 4096
 _LISTENING = "0A"  # as /proc/net/tcp writes it
 
 
@@ -31,8 +37,7 @@ def exe(tgid: int) -> str | None:
 def argv(tgid: int) -> list[str]:
     """Arguments, empty when unreadable; at most 256 KiB are looked at."""
     try:
-        with Path(f"/proc/{tgid}/cmdline").open("rb") as file:
-            raw = file.read(_ARGV_LIMIT)
+        raw = reach.proc_file(tgid, "cmdline", _ARGV_LIMIT) or b""
     except OSError:
         return []
     return [a.decode("utf-8", "replace") for a in raw.split(b"\0")[:-1]]
@@ -74,10 +79,12 @@ def rss_bytes(tgid: int) -> int | None:
 def read_counts(tgid: int) -> tuple[int, int] | None:
     """Bytes it has read by system calls, and bytes that storage gave it."""
     try:
-        lines = Path(f"/proc/{tgid}/io").read_text("ascii").splitlines()
+        text = reach.proc_file(tgid, "io", _IO_LIMIT)
     except OSError:
         return None
-    counts = dict(line.split(": ", 1) for line in lines)
+    if not text:
+        return None
+    counts = dict(line.split(": ", 1) for line in text.decode("ascii").splitlines())
     return int(counts["rchar"]), int(counts["read_bytes"])
 
 

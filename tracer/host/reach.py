@@ -2,8 +2,8 @@
 
 A path that a process names is data: it is walked below that process's own root, as the process
 itself would. What is opened is a regular file or nothing: a device or a pipe is not touched. A
-file system may be served by a process that does not answer, so whoever may not wait asks with
-`Patience`.
+file system may be served by a process that does not answer, and of /proc/PID what tells of its
+memory waits for locks that it may hold for ever. So whoever may not wait asks with `Patience`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ import os
 import queue
 import stat
 import threading
+import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import Future, wait
+from typing import Generic, TypeVar
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40
 #: A file that is there answers in a millisecond; our own thread may have to wait for its turn.
 _PATIENCE_S = 0.5
-_STUCK_MAX = 8
+#: Threads that wait for places that do not answer: of all, of the processes of one user, of one.
+_STUCK_MAX = 24
+_STUCK_OF_USER = 12
+_STUCK_OF_PROCESS = 3
+#: A process may keep us waiting for so long at once, and for this part of the time.
+_SPENT_MAX_S = 2.0
+_PART = 20
+_ACCOUNTS_MAX = 512
+_IDLE_MAX = 2
 
 T = TypeVar("T")
 
@@ -104,6 +113,26 @@ def text(tgid: int, path: str, limit: int) -> str | None:
         os.close(fd)
 
 
+class _Work(Generic[T]):
+    """One piece of work; `took_s`: what it took, once it is done."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.answer: Future[T] = Future()
+        self.took_s = 0.0
+        self._work = work
+
+    def do(self) -> None:
+        began = time.monotonic()
+        try:
+            found = self._work()
+        except BaseException as error:
+            self.took_s = time.monotonic() - began
+            self.answer.set_exception(error)
+        else:
+            self.took_s = time.monotonic() - began
+            self.answer.set_result(found)
+
+
 class _Worker:
     """A thread for one piece of work after the other; never waited for at the end."""
 
@@ -114,10 +143,14 @@ class _Worker:
     def _run(self) -> None:
         while (job := self.jobs.get()) is not None:
             job()
+            del job  # it may hold what a process gave, as long as nothing comes
 
 
 class Patience:
-    """Does work that may hang in a thread of its own, and waits for it only so long."""
+    """Does work that may hang in a thread of its own, and waits for it only so long.
+
+    Each process is charged for what it makes us wait, and so can not keep us from the others.
+    """
 
     def __init__(self, patience_s: float = _PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -126,43 +159,106 @@ class Patience:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
-        self._stuck: set[Hashable] = set()
+        self._idle: list[_Worker] = []
+        #: What has not come back: of which process and place, and whose process that is.
+        self._stuck: dict[object, tuple[int, Hashable, int | None]] = {}
+        #: Of a process, what we waited for it and it has not paid back yet, and as of when.
+        self._spent: dict[int, tuple[float, float]] = {}
 
     @property
-    def stuck(self) -> frozenset[Hashable]:
-        """Places that do not answer now."""
-        return frozenset(self._stuck)
+    def stuck(self) -> frozenset[tuple[int, Hashable]]:
+        """(process, place) that do not answer now."""
+        with self._lock:
+            return frozenset((tgid, where) for tgid, where, _ in self._stuck.values())
 
-    def ask(self, where: Hashable, work: Callable[[], T]) -> T | None:
-        """What `work` returns or raises; None where `where` does not answer.
+    def ask(
+        self,
+        tgid: int,
+        where: Hashable,
+        work: Callable[[], T],
+        late: Callable[[T], object] = lambda _: None,
+    ) -> T | None:
+        """What `work` returns or raises; None where `where`, of this process, does not answer.
 
-        After it did not, it is not asked again until that first work has come back.
+        After it did not, it is not asked again until that first work has come back; `late` is
+        given what that brought. None as well where the process has kept us waiting too much.
         """
         with self._lock:
-            if where in self._stuck or len(self._stuck) >= _STUCK_MAX:
+            if not self._may_ask(tgid, where):
                 return None
-            worker = self._worker = self._worker or _Worker()
-            answer: Future[T] = Future()
+            worker = self._idle.pop() if self._idle else None
+        try:
+            worker = worker or _Worker()
+        except RuntimeError:  # the system gives us no more threads
+            return None
+        asked = _Work(work)
+        worker.jobs.put(asked.do)
+        if wait([asked.answer], self._patience_s).done:
+            with self._lock:
+                self._spend(tgid, asked.took_s)
+                if len(self._idle) < _IDLE_MAX:
+                    self._idle.append(worker)
+                else:
+                    worker.jobs.put(None)
+            return asked.answer.result()
+        with self._lock:
+            self._spend(tgid, self._patience_s)
+            self._stuck[asked.answer] = (tgid, where, _user(tgid))
+        worker.jobs.put(None)
+        asked.answer.add_done_callback(lambda answer: self._came_back(answer, late))
+        return None
 
-            def job() -> None:
-                try:
-                    answer.set_result(work())
-                except BaseException as error:
-                    answer.set_exception(error)
+    def _came_back(self, answer: Future[T], late: Callable[[T], object]) -> None:
+        with self._lock:
+            del self._stuck[answer]
+        if answer.exception() is None:
+            late(answer.result())
 
-            worker.jobs.put(job)
-            try:
-                return answer.result(self._patience_s)
-            except TimeoutError:
-                if answer.done():  # just now, or it is the work's own
-                    return answer.result()
-            self._stuck.add(where)
-            self._worker = None
-            worker.jobs.put(None)
-        answer.add_done_callback(lambda _: self._stuck.discard(where))
+    def _may_ask(self, tgid: int, where: Hashable) -> bool:
+        if self._stuck:
+            mine = [place for owner, place, _ in self._stuck.values() if owner == tgid]
+            if where in mine or len(mine) >= _STUCK_OF_PROCESS or len(self._stuck) >= _STUCK_MAX:
+                return False
+        if len(self._stuck) >= _STUCK_OF_USER:  # whoever hangs may start others that do
+            users = [user for _, _, user in self._stuck.values()]
+            if users.count(_user(tgid)) >= _STUCK_OF_USER:
+                return False
+        return self._owed_s(tgid, time.monotonic()) < _SPENT_MAX_S
+
+    def _owed_s(self, tgid: int, now_s: float) -> float:
+        spent_s, at_s = self._spent.get(tgid, (0.0, now_s))
+        return max(0.0, spent_s - (now_s - at_s) / _PART)
+
+    def _spend(self, tgid: int, took_s: float) -> None:
+        now_s = time.monotonic()
+        owed_s = self._owed_s(tgid, now_s) + took_s
+        self._spent.pop(tgid, None)
+        self._spent[tgid] = (owed_s, now_s)
+        if len(self._spent) > _ACCOUNTS_MAX:
+            owing = [item for item in self._spent.items() if self._owed_s(item[0], now_s) > 0]
+            self._spent = dict(owing[-_ACCOUNTS_MAX // 2 :])
+
+
+def _user(tgid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{tgid}").st_uid
+    except OSError:
         return None
 
 
 PATIENCE = Patience()
 """Of the threads that may not wait."""
+
+
+def proc_file(tgid: int, name: str, limit: int) -> bytes | None:
+    """The first `limit` bytes of a file in /proc/TGID; OSError, None: it does not answer.
+
+    For those that need the process's memory map or its exec to be at rest (`maps`, `cmdline`,
+    `environ`, `io`): a process can hold either for as long as a file system of its own hangs.
+    """
+
+    def work() -> bytes:
+        with open(f"/proc/{tgid}/{name}", "rb") as file:
+            return file.read(limit)
+
+    return PATIENCE.ask(tgid, name, work)

@@ -41,10 +41,11 @@ _SAID_MAX = 1000
 
 @dataclass
 class _File:
-    """A file of the catalogue. `links` empty: it cannot be probed."""
+    """A file of the catalogue. `links` empty: it cannot be probed. `had`: it was opened."""
 
     path: str
     libraries: list[Library]
+    had: bool = False
     links: list[Link] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     users: set[int] = field(default_factory=set)
@@ -171,9 +172,12 @@ class Attacher:
             if all(other != tgid for _, other in self._due):
                 heapq.heappush(self._due, (due, tgid))
             return
-        mapped = mappings.executable(tgid)
-        if mapped is None:
+        try:
+            mapped = mappings.executable(tgid)
+        except OSError:
             self._forget(tgid)
+            return
+        if mapped is None:  # it does not answer: what was found stays
             return
         self._use(tgid, mapped)
         if self._own is not None:
@@ -188,12 +192,27 @@ class Attacher:
                 self._drop(file, tgid)
         fresh = [m for inode, m in wanted.items() if inode not in self._files]
         fresh = fresh[: max(0, _FILES_MAX - len(self._files))]
+        fresh += [m for m in wanted.values() if self._to_try_again(m)]
         for m, file in zip(fresh, self._pool.map(self._open, fresh), strict=True):
-            self._files[m.inode] = file
+            self._replace(m.inode, file)
         for file in (self._files[inode] for inode in wanted if inode in self._files):
             if tgid not in file.users:
                 file.users.add(tgid)
                 file.idle_ns = None
+                self._tell(file, tgid)
+
+    def _to_try_again(self, mapped: Mapped) -> bool:
+        """Whether a file could not be had from those who had it, but may be from this one: what a
+        process does to its own path of a library keeps nobody else from being seen."""
+        file = self._files.get(mapped.inode)
+        return file is not None and not file.had and mapped.tgid not in file.users
+
+    def _replace(self, inode: Inode, file: _File) -> None:
+        before = self._files.get(inode)
+        self._files[inode] = file
+        if before is not None:
+            file.users, file.idle_ns = before.users, before.idle_ns
+            for tgid in sorted(file.users):
                 self._tell(file, tgid)
 
     def _tell(self, file: _File, tgid: int) -> None:
@@ -235,6 +254,7 @@ class Attacher:
         except OSError as error:
             self._trouble(mapped.path, f"cannot be probed: {reason(error)}")
             return file
+        file.had = True
         try:
             elf = Elf(fd)
             for library in file.libraries:

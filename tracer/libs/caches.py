@@ -32,14 +32,12 @@ _IN_CACHE = (
     "/mesa_shader_cache", "/flashinfer", "/comgr", "/vllm/torch_compile_cache", "/nvidia/GLCache",
     "/radv_builtin_shaders",
 )  # fmt: skip
-_PATIENCE = reach.Patience()
 _ANYWHERE = ("/tmp/torchinductor_",)  # noqa: S108
 
 
 def _environment(tgid: int) -> dict[str, str]:
     try:
-        with open(f"/proc/{tgid}/environ", "rb") as file:
-            raw = file.read(_ENVIRONMENT_MAX)
+        raw = reach.proc_file(tgid, "environ", _ENVIRONMENT_MAX) or b""
     except OSError:
         return {}
     wanted = {*_HOMES, *(name for name, _ in _NAMED)}
@@ -58,7 +56,7 @@ def _home_of_user(tgid: int) -> str | None:
     except OSError:
         return None
     work = partial(reach.text, tgid, "/etc/passwd", _USERS_MAX)
-    users = _PATIENCE.ask(tgid, work) or ""
+    users = reach.PATIENCE.ask(tgid, "/etc/passwd", work) or ""
     rows = (line.split(":") for line in users.splitlines())
     return next((row[5] for row in rows if len(row) > 5 and row[2] == str(uid)), None)
 

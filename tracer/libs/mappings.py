@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from tracer.host import files, reach
 
 _LINE = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) ..x. [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(/.*)$"
+    rb"^([0-9a-f]+)-([0-9a-f]+) ..x. [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(/.*)$",
+    re.MULTILINE,
 )
 _DELETED = " (deleted)"
 
@@ -20,6 +24,11 @@ Inode = tuple[str, int]
 
 #: Of /proc/PID/maps, bytes: a process may map as much as it likes.
 _MAPS_MAX = 16 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 @dataclass(frozen=True)
@@ -40,11 +49,19 @@ class Mapped:
 
 
 def open_mapped(mapped: Mapped) -> int:
-    """A descriptor of the file; OSError.
+    """A descriptor of the very file that is mapped; OSError.
 
     None of a file system that another process or machine serves: the kernel reads the file when
     a probe is put in, and lets no process of the host fork meanwhile.
     """
+    work = partial(_open, mapped)
+    fd = reach.PATIENCE.ask(mapped.tgid, mapped.inode, work, late=os.close)
+    if fd is None:  # it hangs, or has kept us waiting before
+        raise _served(mapped)
+    return fd
+
+
+def _open(mapped: Mapped) -> int:
     try:
         named = os.open(mapped.link, os.O_PATH | os.O_CLOEXEC)
     except PermissionError:
@@ -52,10 +69,51 @@ def open_mapped(mapped: Mapped) -> int:
         named = reach.place(mapped.tgid, mapped.path)
     try:
         _refuse_served(mapped)
+        mount = files.mount_of(mapped.tgid, named)
+        if mount is not None and files.served(mount.fs):
+            raise _served(mapped)
     except OSError:
         os.close(named)
         raise
-    return reach.read_regular(named, mapped.inode[1])
+    fd = reach.read_regular(named)
+    try:
+        if listed(fd) != mapped.inode:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), mapped.path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def listed(fd: int) -> Inode:
+    """Device and inode of a file as a mapping of it is listed; OSError.
+
+    Whether a file that is open is one that another process maps can be told in no stricter way:
+    its number alone is also that of a file of any other file system, which the process may have
+    mounted there since. And the devices cannot be compared by what stat() or mountinfo says: in
+    btrfs each subvolume has a device that no listing shows, and a listing has, before 6.8, the
+    layer's device and inode for a file of overlayfs, whose mount has others, and whose number
+    there, after a change or with `xino`, is another as well. But the kernel lists a mapping of
+    ours just as it lists theirs, whatever lies below. What is left are files of equal number in
+    two subvolumes of one btrfs. Nothing is read of the file; shared, so that no probe comes in.
+    """
+    at = _libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if at == _MAP_FAILED:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            for line in maps:
+                if int(line.partition(b"-")[0], 16) == at:
+                    _, _, _, device, ino, *_ = line.split(maxsplit=5)
+                    return device.decode(), int(ino)
+    finally:
+        _libc.munmap(at, mmap.PAGESIZE)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _served(mapped: Mapped) -> OSError:
+    return OSError(errno.EREMOTE, os.strerror(errno.EREMOTE), mapped.path)
 
 
 def _refuse_served(mapped: Mapped) -> None:
@@ -64,27 +122,21 @@ def _refuse_served(mapped: Mapped) -> None:
     mount = next((table[major, minor] for table in known if (major, minor) in table), None)
     # Only file systems without a device are served, and those that are no longer mounted unnamed.
     if files.served(mount.fs) if mount is not None else major == 0:
-        raise OSError(errno.EREMOTE, os.strerror(errno.EREMOTE), mapped.path)
+        raise _served(mapped)
 
 
 def executable(tgid: int) -> list[Mapped] | None:
-    """Each file once; None where the process is gone."""
-    found: dict[Inode, Mapped] = {}
-    try:
-        with open(f"/proc/{tgid}/maps", "rb") as maps:
-            left = _MAPS_MAX
-            while left > 0 and (line := maps.readline(left)):
-                left -= len(line)
-                match = _LINE.match(line)
-                if match is None:
-                    continue
-                start, end, device, ino, path = match.groups()
-                inode = (device.decode(), int(ino))
-                if inode in found:
-                    continue
-                link = f"/proc/{tgid}/map_files/{int(start, 16):x}-{int(end, 16):x}"
-                name = path.decode("utf-8", "replace").removesuffix(_DELETED)
-                found[inode] = Mapped(inode, name, link, tgid)
-    except OSError:
+    """Each file once; OSError where the process is gone, None where it does not answer."""
+    text = reach.proc_file(tgid, "maps", _MAPS_MAX)
+    if text is None:
         return None
+    found: dict[Inode, Mapped] = {}
+    for match in _LINE.finditer(text):
+        start, end, device, ino, path = match.groups()
+        inode = (device.decode(), int(ino))
+        if inode in found:
+            continue
+        link = f"/proc/{tgid}/map_files/{int(start, 16):x}-{int(end, 16):x}"
+        name = path.decode("utf-8", "replace").removesuffix(_DELETED)
+        found[inode] = Mapped(inode, name, link, tgid)
     return list(found.values())

@@ -1,11 +1,15 @@
 """Which file the code at an address of a process comes from: /proc/PID/maps, looked at again only
-where an address is in nothing known. Not the process's memory, nor its files."""
+where an address is in nothing known. Not the process's memory, nor its files. Mappings that are not
+to be had, for a process can keep whoever reads them waiting, are none."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
+
+from tracer.host import reach
 
 #: Code that no file has: made while running. What the kernel itself maps has names like it.
 MADE = "[made]"
@@ -82,7 +86,7 @@ class Mappings:
         if found is not None or not again:
             return found
         fresh = _read(tgid)
-        # Of a process that is gone what was known stays.
+        # Of a process that is gone, or does not answer, what was known stays.
         mappings = known.mappings if fresh is None and known is not None else fresh or []
         self._known.pop(tgid, None)
         self._known[tgid] = _Known(now_ns, mappings)
@@ -102,7 +106,11 @@ class Mappings:
 
 def _read(tgid: int) -> list[Mapping] | None:
     try:
-        with open(f"/proc/{tgid}/maps", "rb") as file:
-            return parse(file.read(_TEXT_MAX))
+        return reach.PATIENCE.ask(tgid, "maps", partial(_parsed, tgid))
     except OSError:
         return None
+
+
+def _parsed(tgid: int) -> list[Mapping]:
+    with open(f"/proc/{tgid}/maps", "rb") as file:
+        return parse(file.read(_TEXT_MAX))
