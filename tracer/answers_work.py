@@ -24,8 +24,8 @@ def work(derived: Derived) -> Json:
     }
 
 
-def _ms(ns: int) -> float:
-    return ns / 1_000_000
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1_000_000
 
 
 def _transfer(s: Scene, derived: Derived) -> Json | None:
@@ -56,12 +56,18 @@ def _compiled(s: Scene) -> Json | None:
 
 
 def _processor(s: Scene, derived: Derived) -> Json | None:
-    """In the prompt; see `tracer.contention.Processor`."""
+    """In the prompt, in time that passed; see `tracer.contention.Processor`."""
     seen = contention.of(s, derived.timeline)
     if seen is None:
         return None
     return {
-        "waited_ms": _ms(seen.waited_ns),
-        "others_ms": _ms(seen.others_ns),
-        "throttled_ms": _ms(seen.throttled_ns),
+        "waited_ms": _ms(seen.passed_ns(seen.waited_ns)),
+        "throttled_ms": _ms(seen.passed_ns(seen.throttled_ns)),
+        "processors": _per(seen.ran_ns, seen.took_ns),
+        "others_processors": _per(seen.others_ns, seen.took_ns),
     }
+
+
+def _per(amount_ns: int | None, took_ns: int) -> float | None:
+    """How many processors that was on average."""
+    return None if amount_ns is None else round(amount_ns / took_ns, 2)

@@ -212,17 +212,18 @@ class Io(Record, frozen=True, kw_only=True, tag="io"):
 
 
 class Ran(Record, frozen=True, kw_only=True, tag="ran"):
-    """Processor time of a process since it was first looked at, all its threads together.
+    """Processor time of a process, all its threads together. What counts grew between two records.
 
-    `waited_ns`: what they were ready to run and had to wait for a processor. `host_ns`: processor
-    time that all programs of the host have used since it started. `throttled_ns`: how long its
-    control group's CPU quota held it back, of each processor; None where it has no quota.
+    `waited_ns`: what they were ready to run and had to wait for a processor; None where that is not
+    known since the last record. `host_ns`: processor time that all programs of the host have used.
+    `throttled_ns`: how long its control group's CPU quota held it back, summed over processors;
+    None where it has no quota, or another one than before.
     """
 
     tgid: int
     ran_ns: int
-    waited_ns: int
     host_ns: int
+    waited_ns: int | None = None
     throttled_ns: int | None = None
 
 

@@ -253,13 +253,20 @@ def _work(detail: Json) -> list[tuple[str, str]]:
         text = f"{made['found']} of {looked} found in {', '.join(made['caches'])}"
         rows.append(("compile cache", text))
     if waited:
-        text = (
-            f"waited {duration(waited['waited_ms'])}, others used {duration(waited['others_ms'])}"
-        )
-        if waited["throttled_ms"]:
-            text += f", held back {duration(waited['throttled_ms'])} by a quota"
-        rows.append(("processor", text))
+        rows.append(("processor", _processor(waited)))
     return rows
+
+
+def _processor(one: Json) -> str:
+    """What is known of it: an older daemon told less."""
+    parts = []
+    if one["waited_ms"] is not None:
+        parts.append(f"waited {duration(one['waited_ms'])}")
+    if one.get("others_processors") is not None:
+        parts.append(f"others used {one['others_processors']:.1f} processors")
+    if one["throttled_ms"]:
+        parts.append(f"held back {duration(one['throttled_ms'])} by a quota")
+    return ", ".join(parts)
 
 
 def _device(one: Json) -> str:

@@ -171,11 +171,14 @@ def _held(case: Case, cause: str) -> str:
     if found is None:
         return ""
     if cause == "prefill.throttled":
-        held = seconds(found.throttled_ns)
-        quota = f", which the CPU quota of its control group held back for {held}"
-        return quota if found.throttled_ns else ""
-    used, waited = seconds(found.others_ns), seconds(found.waited_ns)
-    return f", while other programs used {used} of processor time and its threads waited {waited}"
+        held = found.passed_ns(found.throttled_ns)
+        quota = "which the CPU quota of its control group held back for"
+        return f", {quota} {seconds(held)}" if held else ""
+    waited = found.passed_ns(found.waited_ns)
+    if found.others is None or waited is None:
+        return ""
+    used = f"other programs used {found.others:.1f} processors"
+    return f", while {used} and its threads waited {seconds(waited)} for one"
 
 
 def _clock(case: Case, why: tuple[str, ...]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import orjson
+from msgspec.structs import replace
 
-from tests.unit.evidence_build import warm
+from tests.unit.evidence_build import NEW, warm
 from tests.unit.scenarios import router, warm_router
-from tests.unit.test_contention import CROWDED, ran, slow
+from tests.unit.test_contention import CROWDED, slow, steady
 from tests.unit.test_device import CACHE, STARTED, call, look
 from tracer import answers, render_show
 from tracer.derive import derive
@@ -61,15 +62,33 @@ def test_compile_caches_are_named_with_what_was_found() -> None:
 
 
 def test_who_had_the_processor() -> None:
+    """Times that passed; of sums over processors how many those are."""
     e = slow(*CROWDED)
-    processor = detail(e)["processor"]
-    assert isinstance(processor, dict)
-    assert {name: round(value) for name, value in processor.items()} == {
-        "waited_ms": 1521, "others_ms": 3336, "throttled_ms": 0,
+    assert detail(e)["processor"] == {
+        "waited_ms": 1497.75, "throttled_ms": None, "processors": 0.25, "others_processors": 1.75,
     }  # fmt: skip
-    assert "processor     waited 1.52 s, others used 3.34 s" in shown(e)
-    held = slow(ran(-9, 0, 0, 0, quota=0), ran(2100, 9, 1800, 0, quota=1700))
-    assert "held back 1.6" in shown(held)
+    assert "processor     waited 1.50 s, others used 1.8 processors" in shown(e)
+    held = slow(*steady(0.5, 7.5, 0.0, held=1.5))
+    assert "waited 1.87 s, others used 0.0 processors, held back 1.50 s by a quota" in " ".join(
+        shown(held).split()
+    )
+
+
+def test_what_is_not_known_of_the_processor_is_null() -> None:
+    mute = slow(*(replace(r, waited_ns=None) for r in CROWDED if r.tgid == NEW))
+    assert detail(mute)["processor"] == {
+        "waited_ms": None, "throttled_ms": None, "processors": 0.25, "others_processors": None,
+    }  # fmt: skip
+    assert "  processor" not in shown(mute)
+
+
+def test_a_processor_of_an_older_daemon() -> None:
+    d = derive(slow(*CROWDED))
+    told = {**answers.answer(d), **answers.detail(d)}
+    told["evidence_detail"]["processor"] = {
+        "waited_ms": 1500.0, "others_ms": 3400.0, "throttled_ms": 0.0,
+    }  # fmt: skip
+    assert "  processor     waited 1.50 s" in render_show.show(told)
 
 
 def test_all_of_it_is_json() -> None:

@@ -66,7 +66,8 @@ class Sampler:
         due = (waiting or ended) and now_ns >= self._processors_due_ns
         if not over and not due:
             return []
-        waited_ns = now_ns - since_ns if since_ns is not None else 0
+        # What a long wait was looked at seldom for is over with it.
+        waited_ns = now_ns - since_ns if waiting and since_ns is not None else 0
         pause_ns = max(_PROCESSOR_EVERY_NS, waited_ns // _PROCESSOR_PART)
         self._processors_due_ns = now_ns + pause_ns
         return [*self._processors.look(list(self._discovery.tree), now_ns)]
