@@ -293,6 +293,9 @@ class Daemon:
             self._next_id = max(self._next_id, item.evidence.id + 1)
             if item.over:
                 self.metrics.observe(item)
+        if (on := self.store.go_on_at(self._next_id)) is not None:
+            self._next_id = on
+            self._engine.put(lambda: [Start(ts_ns=time.monotonic_ns(), next_id=on)])
         if self._loop is None:
             return
         self._loop.call_soon_threadsafe(self._stirred.set)

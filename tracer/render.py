@@ -126,10 +126,11 @@ REQUESTS_HEAD = columns(
 
 def request_line(answer: Json, zone: tzinfo | None = None, paint: Paint = plain) -> str:
     """One request of the table under `REQUESTS_HEAD`."""
+    more = max(0, len(str(answer["id"])) - 6)  # an id that is cut is none
     fields: list[tuple[object, int]] = [
-        (answer["id"], -6),
+        (answer["id"], -6 - more),
         (moment(answer["wall_time"], zone)[1][:8], 8),
-        (answer["model"] or "-", 17),
+        (answer["model"] or "-", max(1, 17 - more)),
         (duration(answer["ttft_ms"]), -7),
         (largest(answer), 16),
     ]

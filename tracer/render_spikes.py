@@ -41,7 +41,9 @@ def spike(
     took += f" (typically {duration(typical)})" if typical is not None else ""
     when = _when(answer["wall_time"], zone, now)
     room = COLUMNS - width(when) - 1
-    head = fit(columns([(f"#{answer['id']}", 7), (took, 26), (answer["model"] or "-", 60)]), room)
+    number = f"#{answer['id']}"  # whole: what is cut names no request
+    fields = [(number, max(7, len(number))), (took, 26), (answer["model"] or "-", 60)]
+    head = fit(columns(fields), room)
     lines = [paint("head", head) + " " + paint("dim", right(when, COLUMNS - width(head) - 1))]
     return lines + reason(answer, paint)
 

@@ -93,14 +93,19 @@ def own(path: Path) -> int:
 
 def spare(path: Path) -> sqlite3.Connection:
     """To be read while the disk takes nothing: the history as it lies there, else an empty one."""
-    if path.exists():
+    # With the log beside it, where the file that goes with the log can be used; else without, as
+    # SQLite wants to make that file even to read.
+    for how in ("mode=ro", "immutable=1") if path.exists() else ():
         with contextlib.suppress(sqlite3.Error):
-            # Without this SQLite wants to write beside it even to read.
             found = sqlite3.connect(
-                f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None,
+                f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
-            found.execute("SELECT max(id) FROM requests").fetchone()
+            try:
+                found.execute("SELECT max(id) FROM requests").fetchone()
+            except sqlite3.Error:
+                found.close()
+                raise
             return found
     empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     migrate(empty, time.time_ns())

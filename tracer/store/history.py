@@ -7,7 +7,6 @@ where the disk takes nothing from the start.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import threading
@@ -21,16 +20,13 @@ from tracer.derived import Derived
 from tracer.errors import StoreError
 from tracer.evidence import Evidence
 from tracer.records import Warm
-from tracer.store import database, reader, rows, writer
+from tracer.store import database, ids, reader, rows, writer
 from tracer.store.counts import counts
-from tracer.store.settle import settle
+from tracer.store.settle import settled
 from tracer.summary import Counts
 
 PENDING_MAX = 1000
 """Requests kept in memory while the disk takes none; beyond it the oldest is dropped."""
-
-ID_BLOCK = 1000
-"""Ids are reserved in blocks of this size; a killed daemon's next run begins after its block."""
 
 _CHUNK = 500
 _RECENT = 5000  # requests; older ones are not looked through at the start
@@ -65,7 +61,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._spare: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
-        self._reserved = 0
+        self._reserved = self._wanted = self._clocked = 0
         try:
             self._reserved = reader.reserved_id(self._open())
             self._settle()
@@ -112,8 +108,7 @@ class Store:
         with self._lock:
             if not self._pending:
                 return self._recovered()
-            highest = max(self._pending)
-            reserve = highest + ID_BLOCK if highest + ID_BLOCK // 2 > self._reserved else None
+            reserve = ids.to_reserve(self._wanted, self._pending, self._reserved)
             try:
                 self._retry_damage(lambda db: writer.put(db, self._pending.values(), reserve))
             except (sqlite3.Error, StoreError) as error:
@@ -147,16 +142,25 @@ class Store:
     def next_id(self) -> int:
         """The first id for this run: never one that any earlier run can have shown."""
         with self._lock:
-            first = max(self._ask(reader.highest_id) + 1, self._ask(reader.reserved_id))
             try:
-                writer.reserve_ids(self._open(), first + ID_BLOCK)
+                first = self._retry_damage(partial(writer.reserve_block, count=ids.BLOCK))
             except (sqlite3.Error, StoreError) as error:
                 self.trouble = database.trouble(self.path, error)
                 if not isinstance(self.trouble, database.UnwritableError):
                     raise self.trouble from error
-                return first
-            self._reserved = first + ID_BLOCK
+                self._clocked = self._ask(reader.highest_clocked)
+                return ids.by_clock(self._clocked)
+            self._reserved = first + ids.BLOCK
             return first
+
+    def go_on_at(self, number: int) -> int | None:
+        """Where to go on if `number`, the next id, was not reserved and is not going to be soon;
+        None: with it. Never waits for the disk; to be asked by one thread, of all it gives."""
+        if not ids.is_counted(number):
+            return None
+        self._wanted = number
+        kept_back = ids.BLOCK // 4 if self.trouble is not None else 0  # some are given meanwhile
+        return None if number < self._reserved - kept_back else ids.by_clock(self._clocked)
 
     def trim(self, now_wall_ns: int) -> int:
         """Drop what is too old or too much; returns how many requests went."""
@@ -166,13 +170,13 @@ class Store:
         return gone + self._trim_size()
 
     def close(self, next_id: int | None = None) -> None:
-        """Write what is pending. `next_id`: the first unused one, when all others are put."""
+        """Write what is pending. `next_id`: the first unused one, when all others are put; what
+        was reserved beyond it is given back."""
         with self._lock:
             self.flush()
-            if next_id is not None and self.trouble is None:
+            if next_id is not None and ids.is_counted(next_id) and self.trouble is None:
                 try:
-                    first_free = max(next_id, reader.highest_id(self._open()) + 1)
-                    writer.reserve_ids(self._open(), first_free)
+                    writer.give_back_ids(self._open(), next_id)
                 except (sqlite3.Error, StoreError) as error:
                     self.trouble = database.trouble(self.path, error)
             self._close()
@@ -181,12 +185,7 @@ class Store:
     def _settle(self) -> None:
         """Nothing is open when a run begins: what an earlier one left so was never ended."""
         left = self._ask(partial(reader.unfinished, among=_RECENT, last=_BATCH))
-        ended = []
-        for number in left:
-            with contextlib.suppress(StoreError):  # of another version: stays as it was written
-                evidence = self.evidence(number)
-                ended += [rows.encode(settle(evidence))] if evidence else []
-        if ended:
+        if ended := [rows.encode(one) for one in settled(left, self.evidence)]:
             self._attempt(lambda db: writer.put(db, ended, None))
 
     def _trim_size(self) -> int:
@@ -381,7 +380,7 @@ class Store:
         connection = database.connect(self.path, self._warn)
         try:
             if self._reserved:
-                writer.reserve_ids(connection, max(self._reserved, reader.reserved_id(connection)))
+                writer.reserve_ids(connection, self._reserved)
         except BaseException:
             connection.close()
             raise

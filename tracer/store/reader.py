@@ -7,6 +7,9 @@ import sqlite3
 import msgspec
 
 from tracer.records import Warm
+from tracer.store import ids
+
+_SPAN_MAX = 10_000
 
 
 def select(
@@ -105,14 +108,26 @@ def groups(connection: sqlite3.Connection) -> list[tuple[str, str, str, int]]:
 
 
 def highest_id(connection: sqlite3.Connection) -> int:
-    """The highest id kept, 0 for none."""
-    return int(connection.execute("SELECT coalesce(max(id), 0) FROM requests").fetchone()[0])
+    """The highest counted id kept, 0 for none."""
+    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id < ?"
+    return int(connection.execute(statement, (ids.CLOCKED,)).fetchone()[0])
+
+
+def highest_clocked(connection: sqlite3.Connection) -> int:
+    """The highest id kept of those told by the clock, 0 for none."""
+    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id >= ?"
+    return int(connection.execute(statement, (ids.CLOCKED,)).fetchone()[0])
 
 
 def span(connection: sqlite3.Connection) -> int:
-    """About how many requests are kept: how far apart the first and last id are."""
-    statement = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM requests"
-    return int(connection.execute(statement).fetchone()[0])
+    """About how many requests are kept: how far apart the first and last counted id are, and
+    of the others, which have gaps, how many there are up to some thousands."""
+    counted, clocked = connection.execute(
+        "SELECT (SELECT coalesce(max(id) - min(id) + 1, 0) FROM requests WHERE id < ?1), "
+        "(SELECT count(*) FROM (SELECT 1 FROM requests WHERE id >= ?1 LIMIT ?2))",
+        (ids.CLOCKED, _SPAN_MAX),
+    ).fetchone()
+    return int(counted) + int(clocked)
 
 
 def reserved_id(connection: sqlite3.Connection) -> int:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from tracer.store import reader
 from tracer.store.rows import REQUEST_COLUMNS, Row
 
 _PUT_REQUEST = (
@@ -46,17 +47,37 @@ def put(connection: sqlite3.Connection, rows: Iterable[Row], reserve: int | None
                 seen = (row.server, row.model, row.kind, row.arrival_ns)
                 connection.execute(_PUT_SEEN, seen)
         if reserve is not None:
-            _set_reserved(connection, reserve)
+            _reserve(connection, reserve)
 
 
 def reserve_ids(connection: sqlite3.Connection, first_free: int) -> None:
     """Ids below `first_free` are never given out again."""
     with transaction(connection):
-        _set_reserved(connection, first_free)
+        _reserve(connection, first_free)
 
 
-def _set_reserved(connection: sqlite3.Connection, first_free: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO counters VALUES ('reserved_id', ?)", (first_free,))
+def reserve_block(connection: sqlite3.Connection, count: int) -> int:
+    """The first of `count` ids that nobody else has or will be given."""
+    with transaction(connection):
+        first = max(reader.highest_id(connection) + 1, reader.reserved_id(connection))
+        _reserve(connection, first + count)
+    return first
+
+
+def give_back_ids(connection: sqlite3.Connection, first_free: int) -> None:
+    """What was reserved from `first_free` on was not given out."""
+    with transaction(connection):
+        first_free = max(first_free, reader.highest_id(connection) + 1)
+        connection.execute("DELETE FROM counters WHERE name = 'reserved_id'")
+        _reserve(connection, first_free)
+
+
+def _reserve(connection: sqlite3.Connection, first_free: int) -> None:
+    connection.execute(
+        "INSERT INTO counters VALUES ('reserved_id', ?) ON CONFLICT DO UPDATE "
+        "SET value = max(value, excluded.value)",
+        (first_free,),
+    )
 
 
 def drop_before(connection: sqlite3.Connection, arrival_ns: int, count: int) -> int:
