@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import msgspec
-import psutil
 
 from tracer.host import files, proc, sockets
 from tracer.host.naming import Names
@@ -166,7 +165,7 @@ class Discovery:
         """Processes that are servers themselves and not part of another one."""
         found: dict[int, tuple[Command, Rule | None]] = {}
         parents: dict[int, int] = {}
-        for tgid in psutil.pids():
+        for tgid in proc.pids():
             parents[tgid] = proc.ppid(tgid) or 0
             known = self._recognise(tgid)
             if known is not None:
@@ -178,7 +177,7 @@ class Discovery:
         ]
 
     def _recognise(self, tgid: int) -> tuple[Command, Rule | None] | None:
-        exe, argv = proc.exe(tgid), proc.argv(tgid)
+        exe, argv = proc.program(tgid)
         command = parse_command(exe, argv, child=False)
         for rule in self._rules:
             if rule.claims(exe, argv):
@@ -225,7 +224,7 @@ class Discovery:
         """Sockets of processes that were not `known` before."""
         by_port = {rule.port: rule for rule in self._rules if rule.by_port}
         # A port may be one of any namespace; without such rules the servers' own are enough.
-        spaces = sockets.namespaces(psutil.pids() if by_port else list(self._tree))
+        spaces = sockets.namespaces(proc.pids() if by_port else list(self._tree))
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
         owners = proc.socket_owners([tgid for tgid in self._tree if tgid not in known])
         for space in spaces:
@@ -241,7 +240,7 @@ class Discovery:
         wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
         if not wanted:
             return []
-        owners = proc.socket_owners([tgid for tgid in psutil.pids() if tgid != _INIT])
+        owners = proc.socket_owners([tgid for tgid in proc.pids() if tgid != _INIT])
         records: list[AnyRecord] = []
         for inode, rule in wanted.items():
             owner = owners.get(inode)

@@ -12,6 +12,7 @@ import ctypes
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 
@@ -111,10 +112,13 @@ def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
     return found
 
 
+def _fdinfo(path: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in _lines(path) if ":" in line)
+
+
 def mount_of(tgid: int, fd: int) -> Mount | None:
     """The mount that a descriptor of ours is on, if the process sees it; the file is not asked."""
-    info = dict(line.split(":", 1) for line in _lines(f"/proc/self/fdinfo/{fd}") if ":" in line)
-    number = int(info.get("mnt_id", -1))
+    number = int(_fdinfo(f"/proc/self/fdinfo/{fd}").get("mnt_id", -1))
     return next((mount for _, mount in _all_mounts(tgid) if mount.number == number), None)
 
 
@@ -131,11 +135,12 @@ def kernel_dev(st_dev: int) -> int:
 def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
     """Where descriptor `fd` points, if it is still the same file."""
     link = f"/proc/{tgid}/fd/{fd}"
+
+    def work() -> str | None:
+        return proc.readlink(link) if os.stat(link).st_ino == ino else None
+
     try:
-        info = reach.PATIENCE.ask(tgid, dev, lambda: os.stat(link))
-        if info is None or info.st_ino != ino:
-            return None
-        return proc.readlink(link)
+        return reach.PATIENCE.ask(tgid, dev, work)
     except OSError:
         return None
 
@@ -145,10 +150,8 @@ def _named_path(tgid: int, name: str) -> str | None:
         return None
     if name.startswith("/"):
         return os.path.normpath(name)
-    try:
-        return os.path.normpath(f"{proc.readlink(f'/proc/{tgid}/cwd')}/{name}")
-    except OSError:
-        return name
+    folder = proc.link(tgid, "cwd")
+    return name if folder is None else os.path.normpath(f"{folder}/{name}")
 
 
 def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, name: str) -> File:
@@ -183,24 +186,30 @@ def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
             yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), path
 
 
-def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> Iterator[tuple[int, int, str]]:
-    """(dev, ino, path) of the files a process has a descriptor of; no file is touched for it."""
+def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> list[tuple[int, int, str]]:
+    """(dev, ino, path) of the files a process has a descriptor of; no file is touched for it.
+
+    Of a process that has too many, or hangs, some.
+    """
     devices = {m.number: major << 20 | minor for (major, minor), m in known.items()}
-    try:
+    found: list[tuple[int, int, str]] = []
+
+    def work() -> None:
         with os.scandir(f"/proc/{tgid}/fd") as entries:
             numbers = [entry.name for entry in islice(entries, _DESCRIPTORS_MAX)]
-    except OSError:
-        return
-    for number in numbers:
-        try:
-            path = proc.readlink(f"/proc/{tgid}/fd/{number}")
-            lines = list(_lines(f"/proc/{tgid}/fdinfo/{number}")) if path.startswith("/") else []
-        except OSError:
-            continue
-        info = dict(line.split(":", 1) for line in lines if ":" in line)
-        dev = devices.get(int(info.get("mnt_id", -1)))
-        if dev is not None and "ino" in info:
-            yield dev, int(info["ino"]), path
+        for number in numbers:
+            try:
+                path = proc.readlink(f"/proc/{tgid}/fd/{number}")
+                info = _fdinfo(f"/proc/{tgid}/fdinfo/{number}") if path.startswith("/") else {}
+            except OSError:
+                continue
+            dev = devices.get(int(info.get("mnt_id", -1)))
+            if dev is not None and "ino" in info:
+                found.append((dev, int(info["ino"]), path))
+
+    with suppress(OSError):
+        reach.guarded(tgid, work)
+    return found[:]
 
 
 def _glance(tgid: int, path: str) -> os.stat_result:

@@ -7,10 +7,8 @@ host may be asked, from threads that may not wait.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from tracer.host import reach
 from tracer.records import Command, Process
@@ -18,7 +16,7 @@ from tracer.servers import parse_command
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ARGV_LIMIT = 1 << 18
-_IO_LIMIT = 4096
+_STAT_LIMIT = 4096
 _LISTENING = "0A"  # as /proc/net/tcp writes it
 
 
@@ -27,20 +25,52 @@ def readlink(link: str) -> str:
     return os.readlink(link.encode()).decode("utf-8", "replace")
 
 
-def exe(tgid: int) -> str | None:
+def link(tgid: int, name: str) -> str | None:
+    """Where `exe`, `cwd` and the like of /proc/TGID point."""
     try:
-        return readlink(f"/proc/{tgid}/exe")
+        return reach.guarded(tgid, lambda: readlink(f"/proc/{tgid}/{name}"))
     except OSError:
         return None
 
 
+def exe(tgid: int) -> str | None:
+    return link(tgid, "exe")
+
+
 def argv(tgid: int) -> list[str]:
     """Arguments, empty when unreadable; at most 256 KiB are looked at."""
-    try:
-        raw = reach.proc_file(tgid, "cmdline", _ARGV_LIMIT) or b""
-    except OSError:
-        return []
+    return _arguments(_file(tgid, "cmdline", _ARGV_LIMIT) or b"")
+
+
+def _arguments(raw: bytes) -> list[str]:
     return [a.decode("utf-8", "replace") for a in raw.split(b"\0")[:-1]]
+
+
+def program(tgid: int) -> tuple[str | None, list[str]]:
+    """`exe` and `argv`, in one look: at the start all processes of the host are asked."""
+    if not _statm(tgid)[0]:  # a thread of the kernel's, of which there may be thousands
+        return None, []
+    found: tuple[str | None, list[str]] = (None, [])
+
+    def work() -> tuple[str | None, list[str]]:
+        place = None
+        with suppress(OSError):
+            place = readlink(f"/proc/{tgid}/exe")
+        with open(f"/proc/{tgid}/cmdline", "rb") as file:
+            return place, _arguments(file.read(_ARGV_LIMIT))
+
+    with suppress(OSError):
+        found = reach.guarded(tgid, work) or found
+    return found
+
+
+def _statm(tgid: int) -> tuple[int, int]:
+    """Pages it has, and those that are resident; 0 where it has none or is gone."""
+    try:
+        fields = Path(f"/proc/{tgid}/statm").read_bytes().split()
+    except OSError:
+        return 0, 0
+    return (int(fields[0]), int(fields[1])) if fields else (0, 0)
 
 
 def comm(tgid: int) -> str:
@@ -50,38 +80,40 @@ def comm(tgid: int) -> str:
         return "?"
 
 
-def _stat(tgid: int) -> list[str] | None:
-    """Fields of /proc/TGID/stat from `state` (field 3) on; the name before may hold anything."""
+def _file(tgid: int, name: str, limit: int) -> bytes | None:
     try:
-        text = Path(f"/proc/{tgid}/stat").read_text("utf-8", "replace")
+        return reach.proc_file(tgid, name, limit)
     except OSError:
         return None
-    return text.rpartition(")")[2].split()
 
 
 def ppid(tgid: int) -> int | None:
-    fields = _stat(tgid)
-    return int(fields[1]) if fields else None
+    """From `status`, which never waits for the process."""
+    try:
+        with open(f"/proc/{tgid}/status", "rb") as file:
+            line = next((line for line in file if line.startswith(b"PPid:")), b"")
+    except OSError:
+        return None
+    return int(line.split()[1]) if line else None
 
 
 def start_ns(tgid: int) -> int | None:
     """When it was started, to the clock tick (10 ms), on the monotonic clock of a host
     that never slept."""
-    fields = _stat(tgid)
+    # Fields from `state` (the third) on; the name before may hold anything.
+    fields = (_file(tgid, "stat", _STAT_LIMIT) or b"").rpartition(b")")[2].split()
     return int(fields[19]) * _TICK_NS if fields else None
 
 
 def rss_bytes(tgid: int) -> int | None:
-    fields = _stat(tgid)
-    return int(fields[21]) * os.sysconf("SC_PAGESIZE") if fields else None
+    """Memory that is resident."""
+    pages, resident = _statm(tgid)
+    return resident * os.sysconf("SC_PAGESIZE") if pages else None
 
 
 def read_counts(tgid: int) -> tuple[int, int] | None:
     """Bytes it has read by system calls, and bytes that storage gave it."""
-    try:
-        text = reach.proc_file(tgid, "io", _IO_LIMIT)
-    except OSError:
-        return None
+    text = _file(tgid, "io", _STAT_LIMIT)
     if not text:
         return None
     counts = dict(line.split(": ", 1) for line in text.decode("ascii").splitlines())
@@ -89,15 +121,24 @@ def read_counts(tgid: int) -> tuple[int, int] | None:
 
 
 def command(tgid: int, *, child: bool) -> Command | None:
-    return parse_command(exe(tgid), argv(tgid), child=child)
+    place, arguments = program(tgid)
+    return parse_command(place, arguments, child=child)
+
+
+def pids() -> list[int]:
+    """All processes there are."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants(tgid: int) -> list[int]:
     """All living descendants, parents before children."""
-    try:
-        return [p.pid for p in psutil.Process(tgid).children(recursive=True)]
-    except psutil.Error:
-        return []
+    children: dict[int, list[int]] = {}
+    for other in pids():
+        children.setdefault(ppid(other) or 0, []).append(other)
+    found = [tgid]
+    for parent in found:
+        found += (child for child in children.get(parent, ()) if child not in found)
+    return found[1:]
 
 
 def process_record(tgid: int, now_ns: int, *, child: bool) -> Process | None:
@@ -120,9 +161,8 @@ def socket_owners(tgids: list[int]) -> dict[int, int]:
     """Socket inode to the first of `tgids` that holds it."""
     owners: dict[int, int] = {}
     for tgid in tgids:
-        for target in _links(f"/proc/{tgid}/fd"):
-            if target.startswith("socket:["):
-                owners.setdefault(int(target[8:-1]), tgid)
+        for inode in _sockets(tgid):
+            owners.setdefault(inode, tgid)
     return owners
 
 
@@ -140,21 +180,25 @@ def listens(tgid: int, port: int) -> bool:
     return bool(inodes) and not inodes.isdisjoint(socket_owners([tgid]))
 
 
-def _links(folder: str) -> Iterator[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield readlink(f"{folder}/{name}")
-        except OSError:
-            continue
+def _sockets(tgid: int) -> list[int]:
+    """Inodes of the sockets it has; of a process that has too many, or hangs, some."""
+    found: list[int] = []
+
+    def work() -> None:
+        for name in os.listdir(f"/proc/{tgid}/fd"):
+            with suppress(OSError):
+                target = readlink(f"/proc/{tgid}/fd/{name}")
+                if target.startswith("socket:["):
+                    found.append(int(target[8:-1]))
+
+    with suppress(OSError):
+        reach.guarded(tgid, work)
+    return found[:]
 
 
 def netns(tgid: int) -> int:
     """Inode number of its network namespace; 0 when unknown."""
     try:
-        return os.stat(f"/proc/{tgid}/ns/net").st_ino
+        return reach.guarded(tgid, lambda: os.stat(f"/proc/{tgid}/ns/net").st_ino) or 0
     except OSError:
         return 0

@@ -250,15 +250,26 @@ PATIENCE = Patience()
 """Of the threads that may not wait."""
 
 
+#: Of /proc/TGID, what waits for the memory map of the process; all else that waits does for an
+#: exec, where descriptors that close with it are a file system's to close.
+_OF_MEMORY = frozenset({"maps", "cmdline"})
+
+
+def guarded(tgid: int, work: Callable[[], T]) -> T | None:
+    """What `work` returns or raises that looks at links of /proc/TGID, or at what else of it waits
+    for an exec of the process to be over; None: it does not answer."""
+    return PATIENCE.ask(tgid, "exec", work)
+
+
 def proc_file(tgid: int, name: str, limit: int) -> bytes | None:
     """The first `limit` bytes of a file in /proc/TGID; OSError, None: it does not answer.
 
-    For those that need the process's memory map or its exec to be at rest (`maps`, `cmdline`,
-    `environ`, `io`): a process can hold either for as long as a file system of its own hangs.
+    Each of them but `status`, `statm`, `cgroup`, `mountinfo`, `net` and `task` may keep its reader
+    waiting for as long as a file system hangs that the process has made.
     """
 
     def work() -> bytes:
         with open(f"/proc/{tgid}/{name}", "rb") as file:
             return file.read(limit)
 
-    return PATIENCE.ask(tgid, name, work)
+    return PATIENCE.ask(tgid, name if name in _OF_MEMORY else "exec", work)
