@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median_low
+from typing import Literal
 
 import msgspec
 
@@ -16,7 +17,9 @@ from tracer.derived import Phases
 from tracer.evidence import Evidence
 from tracer.records import Limit, Telemetry
 
-#: A clock below this part of the highest is low; with something that holds it, below the second.
+#: A clock below this part of the usual one is low.
+_LOW_USUAL = 0.8
+#: Else one below this part of the highest; with something that holds it, below the second.
 _LOW, _LOW_HELD = 0.5, 0.8
 _HOLDS: frozenset[Limit] = frozenset(
     ("setting", "power", "thermal", "hardware", "sync", "display", "other")
@@ -33,7 +36,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """A device over some readings: what is typical of each figure, None where none tells it.
 
     `own_bytes`: the device's memory that the runner had at most. `limits`: what held the clock in
-    most of them. `prompt`: the readings are of the work on the prompt.
+    most of them. `prompt`: the readings are of the work on the prompt. `clock_warm_mhz`: in this
+    server's warm prompts. `compared`: what its clock is low or not against.
     """
 
     device: str
@@ -44,6 +48,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     busy_percent: int | None = None
     clock_mhz: int | None = None
     clock_max_mhz: int | None = None
+    clock_warm_mhz: int | None = None
+    compared: Literal["warm", "highest"] | None = None
     memory_clock_mhz: int | None = None
     memory_clock_max_mhz: int | None = None
     pstate: int | None = None
@@ -59,10 +65,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """The clock as a part of the highest."""
-        if self.clock_mhz is None or not self.clock_max_mhz:
-            return None
-        return self.clock_mhz / self.clock_max_mhz
+        """The clock as a part of the one it is compared with."""
+        full = self.clock_warm_mhz if self.compared == "warm" else self.clock_max_mhz
+        return None if self.clock_mhz is None or not full else self.clock_mhz / full
 
     @property
     def narrow(self) -> bool:
@@ -90,19 +95,23 @@ def low(e: Evidence, phases: Phases) -> Seen | None:
     """The device of the runner whose clock was too low for the most of the prompt, if one was."""
     if not e.telemetry:
         return None
-    tree = scene.of(e).tree
-    mine = [r for r in _of_prompt(e, phases) if any(h.tgid in tree for h in r.holders)]
+    usual = _usual(e)
     found = []
-    for device in sorted({r.device for r in mine}):
-        told = [r for r in mine if r.device == device and _at_work(r)]
-        slow = [r for r in told if _is_low(r)]
+    for device, told in _at_work(e, phases).items():
+        slow = [r for r in told if _is_low(r, usual.get(device))]
         if len(told) >= _ENOUGH and len(slow) * 2 > len(told):
             found += _seen(e, slow, prompt=True)
     return min(found, key=lambda s: s.share or 1.0, default=None)
 
 
+def of_prompt(e: Evidence, phases: Phases) -> dict[str, int]:
+    """How fast devices of the runner typically ran at work on the prompt, MHz, where read."""
+    told = _at_work(e, phases)
+    return {device: median_low(r.clock_mhz or 0 for r in told[device]) for device in told}
+
+
 def explains(seen: Seen | None, took_ns: int, expected_ns: int) -> bool:
-    """Whether at its full clock at least half of what was too long would not have been."""
+    """Whether at its usual or full clock at least half of what was too long would not have been."""
     share = None if seen is None else seen.share
     if share is None or took_ns <= expected_ns:
         return False
@@ -140,9 +149,28 @@ def _within(e: Evidence, windows: Sequence[tuple[int, int]]) -> list[Telemetry]:
     return [r for r in e.telemetry if any(a <= r.ts_ns < b for a, b in windows)]
 
 
-def _at_work(r: Telemetry) -> bool:
+def _usual(e: Evidence) -> dict[str, int]:
+    """How fast devices typically ran in this server's warm prompts, MHz, where read."""
+    told: dict[str, list[int]] = {}
+    for w in e.baseline:
+        for device, clock in w.clocks_mhz.items() if w.server == e.server else ():
+            told.setdefault(device, []).append(clock)
+    return {device: median_low(clocks) for device, clocks in told.items()}
+
+
+def _at_work(e: Evidence, phases: Phases) -> dict[str, list[Telemetry]]:
+    """Readings of devices of the runner that worked on the prompt."""
+    tree = scene.of(e).tree if e.telemetry else frozenset()
+    found: dict[str, list[Telemetry]] = {}
+    for r in _of_prompt(e, phases):
+        if _works(r) and any(h.tgid in tree for h in r.holders):
+            found.setdefault(r.device, []).append(r)
+    return found
+
+
+def _works(r: Telemetry) -> bool:
     """Whether the clock says how fast it worked: one that idles, or may, has no need of it."""
-    if not r.clock_mhz or not r.clock_max_mhz:
+    if not r.clock_mhz:
         return False
     if r.busy_percent is not None:
         return r.busy_percent >= _AT_WORK_PERCENT
@@ -150,9 +178,13 @@ def _at_work(r: Telemetry) -> bool:
     return bool(_HOLDS & frozenset(r.limits or ())) and "idle" not in (r.limits or ())
 
 
-def _is_low(r: Telemetry) -> bool:
-    share = (r.clock_mhz or 0) / (r.clock_max_mhz or 1)
-    return share < (_LOW_HELD if _HOLDS & frozenset(r.limits or ()) else _LOW)
+def _is_low(r: Telemetry, usual: int | None) -> bool:
+    if r.clock_mhz is None or not (usual or r.clock_max_mhz):
+        return False
+    if usual:
+        return r.clock_mhz < _LOW_USUAL * usual
+    held = _HOLDS & frozenset(r.limits or ())
+    return r.clock_mhz < (_LOW_HELD if held else _LOW) * (r.clock_max_mhz or 0)
 
 
 def _seen(e: Evidence, readings: Iterable[Telemetry], *, prompt: bool) -> list[Seen]:
@@ -172,6 +204,7 @@ def _one(e: Evidence, mine: list[Telemetry], prompt: bool) -> Seen:
     held = Counter(limit for r in mine for limit in r.limits or () if limit in _HOLDS)
     own = [h.memory_bytes for r in mine for h in r.holders if h.tgid in tree]
     last = mine[-1]
+    warm, most = _usual(e).get(last.device), typical(lambda r: r.clock_max_mhz)
     return Seen(
         device=last.device,
         source=last.source,
@@ -180,7 +213,9 @@ def _one(e: Evidence, mine: list[Telemetry], prompt: bool) -> Seen:
         name=last.name,
         busy_percent=typical(lambda r: r.busy_percent),
         clock_mhz=typical(lambda r: r.clock_mhz),
-        clock_max_mhz=typical(lambda r: r.clock_max_mhz),
+        clock_max_mhz=most,
+        clock_warm_mhz=warm,
+        compared="warm" if warm else "highest" if most else None,
         memory_clock_mhz=typical(lambda r: r.memory_clock_mhz),
         memory_clock_max_mhz=typical(lambda r: r.memory_clock_max_mhz),
         pstate=typical(lambda r: r.pstate),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer import attribution, codes, facts, phases, scene, timeline
+from tracer import attribution, clocks, codes, facts, phases, scene, timeline
 from tracer.arming import GROUP
 from tracer.case import Case
 from tracer.derived import Derived, Outcome, Phases, Timeline
@@ -205,4 +205,5 @@ def warm_record(d: Derived) -> Warm | None:
         ttft_ns=d.ttft_ns - d.phases.stages_ns.get("prefill.decode", 0),
         prompt_tokens=uncached_tokens(_says(d.evidence)),
         phases_ns=attribution.work_ns(d.phases),
+        clocks_mhz=clocks.of_prompt(d.evidence, d.phases),
     )

@@ -530,7 +530,10 @@ class Settings(Record, frozen=True, kw_only=True, tag="settings"):
 
 
 class Warm(Record, frozen=True, kw_only=True, tag="warm"):
-    """A warm request of the history, for the baseline (context)."""
+    """A warm request of the history, for the baseline (context).
+
+    `clocks_mhz`: how fast devices ran while its prompt was worked on, those that were read then.
+    """
 
     server: str
     model: str
@@ -538,6 +541,7 @@ class Warm(Record, frozen=True, kw_only=True, tag="warm"):
     ttft_ns: int
     prompt_tokens: int | None
     phases_ns: dict[str, int]
+    clocks_mhz: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):

@@ -275,7 +275,9 @@ def _device(one: Json) -> str:
     if one["clock_mhz"] is not None:
         of = "" if one["clock_max_mhz"] is None else f" of {one['clock_max_mhz']}"
         state = "" if one["pstate"] is None else f" (P{one['pstate']})"
-        parts.append(f"{one['clock_mhz']}{of} MHz{state}")
+        warm = one.get("clock_warm_mhz")
+        usual = "" if warm is None else f", {warm} in warm prompts"
+        parts.append(f"{one['clock_mhz']}{of} MHz{state}{usual}")
     if one["limits"]:
         parts.append(f"held by {', '.join(one['limits'])}")
     if one["busy_percent"] is not None:

@@ -187,9 +187,13 @@ def _clock(case: Case, why: tuple[str, ...]) -> str:
     if slow is None:
         return ""
     state = "" if slow.pstate is None else f" (P{slow.pstate})"
-    text = f", while {slow.name or slow.device} ran at {slow.clock_mhz} of {slow.clock_max_mhz} MHz"
+    text = f", while {slow.name or slow.device} ran at {slow.clock_mhz}"
+    if slow.compared == "warm":
+        text += f" MHz{state} in place of {slow.clock_warm_mhz} in warm prompts"
+    else:
+        text += f" of {slow.clock_max_mhz} MHz{state}"
     held = [_HOLDS[limit] for limit in slow.limits if limit in _HOLDS]
-    return text + state + (f", held back by {' and '.join(held)}" if held else "")
+    return text + (f", held back by {' and '.join(held)}" if held else "")
 
 
 def _idle(case: Case) -> bool:

@@ -29,6 +29,7 @@ from tracer.records import (
     HttpEnd,
     Says,
     Telemetry,
+    Warm,
 )
 
 GPU = "0000:01:00.0"
@@ -48,14 +49,17 @@ def throughout(clock: int | None, **fields: Any) -> tuple[Telemetry, ...]:
     return tuple(reading(at, clock, **fields) for at in (250, 500, 750, 1000, 1900))
 
 
-def slow(*readings: Telemetry, tokens: int | None = 26, took: float = 2000) -> Evidence:
+def slow(
+    *readings: Telemetry, tokens: int | None = 26, took: float = 2000,
+    baseline: tuple[Warm, ...] = warm(),
+) -> Evidence:  # fmt: skip
     """A warm request whose prompt took 1996 ms in place of 25."""
     says = None if tokens is None else Says(prompt_ms=took - 10, prompt_n=tokens, cache_n=0)
     return warm_router(
         req=request(read=0.2, head=3.2, first_token=took, second_token=took + 44, end=took + 101),
         hop=hop(arrival=1, read=1.1, body=1, head=3, first_token=took - 0.2, end=took + 100,
                 says=says),
-        baseline=warm(), telemetry=readings,
+        baseline=baseline, telemetry=readings,
     )  # fmt: skip
 
 
@@ -184,7 +188,9 @@ def test_any_readings(readings: list[Telemetry]) -> None:
 # --- from records to the verdict ------------------------------------------------------
 
 
-def story(tokens: int, readings: list[Telemetry], took: float) -> list[AnyRecord]:
+def story(
+    tokens: int, readings: list[Telemetry], took: float, usual: float = 60
+) -> list[AnyRecord]:
     """Six warm requests of 200 tokens and 60 ms, and one that takes longer."""
     told = Story(role="single", model="alpha")
 
@@ -194,7 +200,7 @@ def story(tokens: int, readings: list[Telemetry], took: float) -> list[AnyRecord
         told.add(HttpEnd(ts_ns=ms(at + token + 400), xid=xid, why="complete", bytes=500, says=says))
 
     for i in range(6):
-        asked(100 + 1000 * i, 50001 + i, 200, 60)
+        asked(100 + 1000 * i, 50001 + i, 200, usual)
     asked(10_000, 50100, tokens, took)
     told.add(*readings)
     return told.records(until=20_000)
