@@ -1,7 +1,9 @@
 """A file system served by a process that can stop answering (FUSE, by hand).
 
 `with HangingFs(folder, {"a.gguf": data}) as fs: ... fs.hang()`; from then on whoever asks it for
-anything waits, until the end of the block. Spoken by hand, so no library is needed.
+anything waits, until the end of the block. The first two reads of a file named STUMBLES fail, and
+with the third it hangs by itself: a page fault that failed (ahead, then by itself) is tried once
+more, and then the kernel keeps the memory map locked. Spoken by hand, so no library is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _BATCH_FORGET = 42
 _EMPTY = (_RELEASE, _FLUSH, _RELEASEDIR, _ACCESS)
 _SILENT = (_FORGET, _BATCH_FORGET, _INTERRUPT)
 _NODEV, _DETACH = 4, 2
-_NOT_FOUND, _NOT_HERE = -2, -38
+_NOT_FOUND, _BROKEN, _NOT_HERE = -2, -5, -38
+_STOP = 19
+STUMBLES = "stumbles"
 #: How long the kernel may go by what it was told: not at all, so that every look asks again.
 _VALID_S = 0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +44,7 @@ class _Server:
     def __init__(self, fd: int, files: list[tuple[str, bytes]]) -> None:
         self._fd = fd
         self._files = files
+        self._stumbled = 0
 
     def serve(self) -> None:
         """Until the file system is gone."""
@@ -75,6 +80,11 @@ class _Server:
             return struct.pack("<QII", 0, 0, 0)
         if opcode == _READ:
             offset, size = struct.unpack_from("<QI", body, 8)
+            if self._files[node - 2][0] == STUMBLES:
+                self._stumbled += 1
+                if self._stumbled > 2:
+                    os.kill(os.getpid(), _STOP)
+                return _BROKEN
             return self._files[node - 2][1][offset : offset + size]
         if opcode == _STATFS:
             return bytes(80)
@@ -92,7 +102,7 @@ class HangingFs:
     def hang(self) -> None:
         """From now on nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(19)  # SIGSTOP
+        self._process.send_signal(_STOP)
 
     def __enter__(self) -> Self:
         self.folder.mkdir()

@@ -196,6 +196,8 @@ class Discovery:
         records: list[AnyRecord] = []
         for member in [tgid, *proc.descendants(tgid)]:
             if member != tgid:
+                if proc.start_ns(member) is None:  # to watch one that hangs is to wait for it
+                    continue
                 self._kernel.watch(member)
                 self._tree[member] = self._tree[tgid]
             record = proc.process_record(member, now_ns, child=member != tgid)

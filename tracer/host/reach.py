@@ -252,7 +252,7 @@ PATIENCE = Patience()
 
 #: Of /proc/TGID, what waits for the memory map of the process; all else that waits does for an
 #: exec, where descriptors that close with it are a file system's to close.
-_OF_MEMORY = frozenset({"maps", "cmdline"})
+_OF_MEMORY = frozenset({"maps", "cmdline", "environ"})
 
 
 def guarded(tgid: int, work: Callable[[], T]) -> T | None:
