@@ -48,7 +48,10 @@ CREATE TABLE counters (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST,)
+#: What a warm request tells the baseline, where the other columns do not: JSON of `Warm`.
+BASELINE = "ALTER TABLE requests ADD COLUMN baseline BLOB"
+
+MIGRATIONS: tuple[str, ...] = (FIRST, BASELINE)
 """The n-th brings the schema from version n to n + 1."""
 
 NEWEST = len(MIGRATIONS)

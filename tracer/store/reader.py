@@ -81,23 +81,37 @@ def warm(
 ) -> list[Warm]:
     """The newest `count` warm requests of one kind, oldest first."""
     found = connection.execute(
-        "SELECT arrival_ns, ttft_ns, prompt_tokens, phases FROM requests "
+        "SELECT arrival_ns, ttft_ns, prompt_tokens, phases, baseline FROM requests "
         "WHERE warm = 1 AND server = ? AND model = ? AND kind = ? AND ttft_ns IS NOT NULL "
         "ORDER BY arrival_ns DESC LIMIT ?",
         (server, model, kind, count),
     ).fetchall()
     return [
-        Warm(
-            ts_ns=arrival_ns - wall_offset_ns,
-            server=server,
-            model=model,
-            kind=kind,
-            ttft_ns=ttft_ns,
-            prompt_tokens=prompt_tokens,
-            phases_ns=msgspec.json.decode(phases, type=dict[str, int]),
+        _told(
+            baseline,
+            Warm(
+                ts_ns=arrival_ns - wall_offset_ns,
+                server=server,
+                model=model,
+                kind=kind,
+                ttft_ns=ttft_ns,
+                prompt_tokens=prompt_tokens,
+                phases_ns=msgspec.json.decode(phases, type=dict[str, int]),
+            ),
         )
-        for arrival_ns, ttft_ns, prompt_tokens, phases in reversed(found)
+        for arrival_ns, ttft_ns, prompt_tokens, phases, baseline in reversed(found)
     ]
+
+
+def _told(baseline: bytes | None, plain: Warm) -> Warm:
+    """What the baseline takes from a request, as far as this version can read it."""
+    if baseline is None:
+        return plain
+    try:
+        found = msgspec.json.decode(baseline, type=Warm)
+    except msgspec.DecodeError:
+        return plain
+    return msgspec.structs.replace(found, ts_ns=plain.ts_ns)
 
 
 def groups(connection: sqlite3.Connection) -> list[tuple[str, str, str, int]]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tracer import answers
+from tracer.derive import warm_record
 from tracer.derived import Derived
 from tracer.errors import StoreError
 from tracer.evidence import Evidence
@@ -29,11 +30,12 @@ class Row(NamedTuple):
     prompt_tokens: int | None
     phases: bytes
     answer: bytes
+    baseline: bytes | None
     detail: bytes
     evidence: bytes
 
 
-REQUEST_COLUMNS = Row._fields[:13]
+REQUEST_COLUMNS = Row._fields[:14]
 
 
 def encode(derived: Derived) -> Row:
@@ -53,9 +55,25 @@ def encode(derived: Derived) -> Row:
         prompt_tokens=derived.prompt_tokens,
         phases=msgspec.json.encode(derived.phases.phases_ns),
         answer=answers.dumps(answers.answer(derived)),
+        baseline=_baseline(derived),
         detail=zlib.compress(answers.dumps(answers.detail(derived)), 1),
         evidence=zlib.compress(msgspec.json.encode(evidence), 6),
     )
+
+
+def _baseline(derived: Derived) -> bytes | None:
+    """What the baseline takes from it, where that is not what the other columns say."""
+    warm = warm_record(derived)
+    if warm is None:
+        return None
+    plain = msgspec.structs.replace(
+        warm,
+        ttft_ns=derived.ttft_ns,
+        prompt_tokens=derived.prompt_tokens,
+        phases_ns=derived.phases.phases_ns,
+        clocks_mhz={},
+    )
+    return None if warm == plain else msgspec.json.encode(warm)
 
 
 def evidence_from(blob: bytes) -> Evidence:
