@@ -91,13 +91,16 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name / NAME).write_bytes(content.ljust(4096, b"\0"))
     for name in ("at", "disk", "other"):
         (tmp_path / name).mkdir()
+    with open(tmp_path / "image", "wb") as image:
+        image.truncate(4 << 20)
+    subprocess.run(["mkfs.ext4", "-q", tmp_path / "image"], check=True)
     return tmp_path
 
 
 OVERLAY = "mount -t overlay o at -o lowerdir=disk/low,upperdir={up}/up,workdir={up}/work"
 LAYERS = (
-    "mount -t tmpfs t disk; mount -t tmpfs t other; mkdir disk/low disk/up disk/work other/up"
-    f" other/work; touch disk/low/filler; cp true/{NAME} disk/low; "
+    "mount -o loop image other; mkdir disk/low disk/up disk/work other/up other/work;"
+    f" touch disk/low/filler; cp true/{NAME} disk/low; "
 )
 #: How a container may have its files; each has the true one in `at`.
 CONTAINERS = {
@@ -117,7 +120,7 @@ CONTAINERS = {
     "a new layer": LAYERS + OVERLAY.format(up="other") + f"; rm at/{NAME}; cp true/{NAME} at",
     "layers that are nowhere else": LAYERS
     + OVERLAY.format(up="other")
-    + "; umount -l disk; umount -l other",
+    + f"; chmod 700 at/{NAME}; umount -l other",
 }
 
 
@@ -138,6 +141,34 @@ def test_in_every_container_it_is_had(
     contained.tell(f"sh cd {folder}; {CONTAINERS[container]}")
     contained.tell(f"map {folder}/at/{NAME}")
     assert content(mappings.open_mapped(contained.mapped())) == TRUE
+
+
+def test_layers_over_what_a_process_serves_are_refused(
+    tmp_path_factory: pytest.TempPathFactory, folder: Path
+) -> None:
+    """By the mapping itself: an overlay tells nothing of what is below it."""
+    served = tmp_path_factory.mktemp("served") / "fs"
+    with HangingFs(served, {NAME: FALSE.ljust(4096, b"\0")}), Contained() as contained:
+        contained.tell(f"sh cd {folder}; mount -t overlay o at -o lowerdir={served}:other")
+        contained.tell(f"map {folder}/at/{NAME}")
+        with pytest.raises(OSError) as caught:
+            mappings.open_mapped(contained.mapped())
+        assert caught.value.errno == errno.EREMOTE
+
+
+def test_layers_that_the_host_itself_has_mounted_may_be_of_anything(folder: Path) -> None:
+    """A live system: memory has no extents either."""
+    layers = ["mount", "-t", "overlay", "o", "at", "-o", "lowerdir=disk:other"]
+    for command in (
+        ["mount", "-t", "tmpfs", "t", "disk"], ["cp", f"true/{NAME}", "disk"], layers,
+    ):  # fmt: skip
+        subprocess.run(command, cwd=folder, check=True)
+    try:
+        with Contained() as contained:
+            contained.tell(f"map {folder}/at/{NAME}")
+            assert content(mappings.open_mapped(contained.mapped())) == TRUE
+    finally:
+        subprocess.run(["umount", "-l", "at", "disk"], cwd=folder, check=True)
 
 
 #: What a process may put at the path of what it maps, with the number that this has.

@@ -124,7 +124,7 @@ def mount_of(tgid: int, fd: int) -> Mount | None:
 
 def served(fs: str) -> bool:
     """Whether the pages of such a file system come from a process or over a network."""
-    return fs in NETWORK_FS or fs == "fuse" or fs.startswith("fuse.")
+    return fs in NETWORK_FS or fs in ("fuse", "fuseblk") or fs.startswith("fuse.")
 
 
 def kernel_dev(st_dev: int) -> int:

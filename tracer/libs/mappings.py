@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import re
+import struct
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +31,9 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
+#: FS_IOC_FIEMAP: from, length, flags, how many are told, room for so many; and the room.
+_FIEMAP = 0xC020660B
+_ONE_EXTENT = struct.Struct("=QQIIII56x")
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ def _open(mapped: Mapped) -> int:
         _refuse_served(mapped)
         named = reach.place(mapped.tgid, mapped.path)
     try:
-        _refuse_served(mapped)
+        layered = _refuse_served(mapped)
         mount = files.mount_of(mapped.tgid, named)
         if mount is not None and files.served(mount.fs):
             raise _served(mapped)
@@ -79,6 +84,8 @@ def _open(mapped: Mapped) -> int:
     try:
         if listed(fd) != mapped.inode:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), mapped.path)
+        if layered and not _on_disk(fd):
+            raise _served(mapped)
     except OSError:
         os.close(fd)
         raise
@@ -116,13 +123,26 @@ def _served(mapped: Mapped) -> OSError:
     return OSError(errno.EREMOTE, os.strerror(errno.EREMOTE), mapped.path)
 
 
-def _refuse_served(mapped: Mapped) -> None:
-    major, minor = (int(part, 16) for part in mapped.inode[0].split(":"))
-    known = files.mounts(mapped.tgid), files.mounts(os.getpid())
-    mount = next((table[major, minor] for table in known if (major, minor) in table), None)
+def _refuse_served(mapped: Mapped) -> bool:
+    """OSError, or whether what lies below its file system may still be served."""
+    device = tuple(int(part, 16) for part in mapped.inode[0].split(":"))
+    own = files.mounts(os.getpid())
+    mount = next((t[device] for t in (files.mounts(mapped.tgid), own) if device in t), None)
     # Only file systems without a device are served, and those that are no longer mounted unnamed.
-    if files.served(mount.fs) if mount is not None else major == 0:
+    if files.served(mount.fs) if mount is not None else device[0] == 0:
         raise _served(mapped)
+    # Anybody may lay one over what he serves, in a name space of his own; the host's own are its
+    # administrator's.
+    return mount is not None and mount.fs == "overlay" and device not in own
+
+
+def _on_disk(fd: int) -> bool:
+    """Whether a file has extents, which overlayfs asks the layer for: none that is served has."""
+    try:
+        fcntl.ioctl(fd, _FIEMAP, _ONE_EXTENT.pack(0, mmap.PAGESIZE, 0, 0, 1, 0))
+    except OSError:
+        return False
+    return True
 
 
 def executable(tgid: int) -> list[Mapped] | None:
