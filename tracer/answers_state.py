@@ -132,7 +132,10 @@ class Status(_State, frozen=True):
 
 
 class ModelSeen(_State, frozen=True):
-    """A model and where it is now. `pids`: processes that hold it; `places`: where those run."""
+    """A model and where it is now. `pids`: processes that hold it; `places`: where those run.
+
+    `vram_bytes`: what these have of devices; None also where it may have changed since it was read.
+    """
 
     server: str
     model: str

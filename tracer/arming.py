@@ -161,7 +161,7 @@ class Arming:
 
     def _request(self, record: HttpRequest) -> None:
         if not is_inference(record.endpoint):
-            if record.method not in LOOKS and not _harmless(record.endpoint):
+            if controls(record):
                 self._control(record.ts_ns)
             return
         conn, ts_ns = record.conn, record.ts_ns
@@ -372,6 +372,15 @@ class Arming:
 def is_untimed(span: Span) -> bool:
     """A page was waited for while nothing took the time."""
     return span.op == "fault_major" and not span.busy_ns
+
+
+def controls(record: HttpRequest) -> bool:
+    """Whether it may load or unload models, without being asked for work by one."""
+    return (
+        not is_inference(record.endpoint)
+        and record.method not in LOOKS
+        and not _harmless(record.endpoint)
+    )
 
 
 def _harmless(endpoint: str | None) -> bool:

@@ -6,24 +6,26 @@ Fed by the engine's thread, asked by others.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tracer.answers_state import ModelSeen, WatchedServer
 from tracer.derived import Derived
+from tracer.holdings import Holdings
 from tracer.records import (
     AnyRecord,
     Exec,
     Exit,
     File,
+    Fork,
     HttpRequest,
     HttpUnreadable,
     Listen,
     Process,
     Resident,
     Server,
-    Telemetry,
     Unlisten,
     Unreadable,
 )
@@ -41,11 +43,13 @@ class _Front:
 
 @dataclass
 class _Model:
+    """`runners`: processes that hold it; None: not known, as of one that took up another since."""
+
     last_use_ns: int
     weights: tuple[tuple[int, int], ...] = ()
     names: tuple[str, ...] = ()
     size: int | None = None
-    runners: set[int] = field(default_factory=set)
+    runners: set[int] | None = None
 
 
 class Overview:
@@ -57,7 +61,7 @@ class Overview:
         self._listeners: Counter[tuple[int, int]] = Counter()
         self._cached: dict[tuple[int, int], int] = {}
         self._alive: set[int] = set()
-        self._held: dict[int, dict[str, int]] = {}
+        self._holdings = Holdings()
         self._models = {key: _Model(last_use_ns=ns) for key, ns in last_used.items()}
 
     def records(self, records: list[AnyRecord]) -> None:
@@ -85,16 +89,19 @@ class Overview:
                 for f in self._fronts.values()
             )
 
-    def models(self) -> list[ModelSeen]:
+    def models(self, now_ns: int | None = None) -> list[ModelSeen]:
+        """`now_ns`: on the monotonic clock, if not the present."""
+        now = time.monotonic_ns() if now_ns is None else now_ns
         with self._lock:
             return [
-                self._seen(server, model, known)
+                self._seen(server, model, known, now)
                 for (server, model), known in sorted(self._models.items())
             ]
 
-    def _seen(self, server: str, model: str, known: _Model) -> ModelSeen:
+    def _seen(self, server: str, model: str, known: _Model, now_ns: int) -> ModelSeen:
         shares = [self._cached.get(key) for key in known.weights]
         cached = sum(s for s in shares if s is not None) if shares and None not in shares else None
+        pids = None if known.runners is None else tuple(sorted(known.runners & self._alive))
         return ModelSeen(
             server=server,
             model=model,
@@ -102,24 +109,29 @@ class Overview:
             weights=known.names,
             size_bytes=known.size,
             cached_bytes=cached,
-            vram_bytes=self._vram(known.runners & self._alive),
-            pids=tuple(sorted(known.runners & self._alive)) if known.runners else None,
+            vram_bytes=self._vram(pids or (), now_ns),
+            pids=pids,
         )
 
-    def _vram(self, tgids: set[int]) -> int | None:
-        """Memory that processes had of devices when these were last read."""
-        found = [size for tgid in tgids for size in self._held.get(tgid, {}).values()]
-        return sum(found) if found else None
+    def _vram(self, tgids: tuple[int, ...], now_ns: int) -> int | None:
+        """Memory that these processes have of devices, where it is known of each."""
+        found = [self._holdings.of(tgid, now_ns) for tgid in tgids]
+        known = [size for size in found if size is not None]
+        return sum(known) if known and len(known) == len(found) else None
 
     def _record(self, record: AnyRecord) -> None:
+        self._holdings.feed(record)
         match record:
-            case Telemetry():
-                self._hold(record)
             case Server():
                 key = (record.tgid, record.netns, record.port)
                 self._fronts[key] = _Front(record, record.unreadable)
-            case Process() | Exec():
+            case Process():
                 self._alive.add(record.tgid)
+            case Fork():
+                self._alive.add(record.child)
+            case Exec():
+                self._alive.add(record.tgid)
+                self._let_go(record.tgid)
             case Listen():
                 self._alive.add(record.tgid)
                 self._listeners[record.netns, record.port] += 1
@@ -134,11 +146,6 @@ class Overview:
             case _:
                 pass
 
-    def _hold(self, record: Telemetry) -> None:
-        for holder in record.holders:
-            if holder.memory_bytes is not None and holder.tgid in self._alive:
-                self._held.setdefault(holder.tgid, {})[record.device] = holder.memory_bytes
-
     def _heard(self, record: HttpUnreadable | HttpRequest) -> None:
         front = self._front(record.conn.netns, record.conn.server_port)
         if front is None:
@@ -152,10 +159,16 @@ class Overview:
 
     def _exit(self, tgid: int) -> None:
         self._alive.discard(tgid)
-        self._held.pop(tgid, None)
+        self._let_go(tgid)
         for key in [k for k in self._fronts if k[0] == tgid]:
             del self._fronts[key]
             self._listeners.pop(key[1:], None)
+
+    def _let_go(self, tgid: int) -> None:
+        """What the process held it holds no more, whoever gets its number next."""
+        for model in self._models.values():
+            if model.runners is not None:
+                model.runners.discard(tgid)
 
     def _close(self, netns: int, port: int) -> None:
         """One listening socket is gone; a port may have several, of workers or of IPv4 and 6."""
@@ -183,11 +196,22 @@ class Overview:
         key = (evidence.server, item.model)
         known = self._models.setdefault(key, _Model(last_use_ns=0))
         known.last_use_ns = evidence.wall_offset_ns + evidence.request.arrival_ns
-        if evidence.runner is not None:
-            known.runners = {*(known.runners & self._alive), evidence.runner}
         self._weights(known, item)
+        if evidence.runner is not None and item.ttft_ns is not None:
+            self._served(key, known, evidence.runner)
         while len(self._models) > _MODELS_LIMIT:
             del self._models[min(self._models, key=lambda k: self._models[k].last_use_ns)]
+
+    def _served(self, key: tuple[str, str], known: _Model, runner: int) -> None:
+        """A process held this model just now; whether it still has one it held before is open."""
+        runners = (known.runners or set()) & self._alive
+        # Before the first records nobody is known to be alive.
+        known.runners = runners | {runner} if runner in self._alive or not self._alive else runners
+        for other, model in self._models.items():
+            others = model.runners if other != key else None
+            if others and runner in others and _differ(known, model):
+                others.discard(runner)
+                model.runners = others or None
 
     @staticmethod
     def _weights(known: _Model, item: Derived) -> None:
@@ -197,6 +221,11 @@ class Overview:
             known.weights = tuple((f.dev, f.ino) for f in weights)
             known.names = tuple(map(_name, weights))
             known.size = sum(f.size for f in weights)
+
+
+def _differ(one: _Model, other: _Model) -> bool:
+    """Whether two names are of different weights: a server may give one model several."""
+    return bool(one.weights and other.weights) and set(one.weights) != set(other.weights)
 
 
 def _name(file: File) -> str:

@@ -30,7 +30,8 @@ class Readings:
         found = [
             r
             for r in self._kept
-            if start_ns <= r.ts_ns <= end_ns and any(h.tgid in ours for h in r.holders)
+            if start_ns <= r.ts_ns <= end_ns
+            and any(h.tgid in ours and not h.gone for h in r.holders)
         ]
         step = -(-len(found) // MAX_OF_REQUEST)
         if step <= 1:

@@ -310,12 +310,14 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A watched process that has a device open.
 
     `memory_bytes`: the device's memory that it has. `engines_ns`: how long the device's engines
-    have worked for it so far, summed over engines.
+    have worked for it so far, summed over engines. `gone`: it had it open when it was last looked
+    at, and has no more; told once.
     """
 
     tgid: int
     memory_bytes: int | None = None
     engines_ns: int | None = None
+    gone: bool = False
 
 
 class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):

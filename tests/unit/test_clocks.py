@@ -246,6 +246,17 @@ def test_readings_go_with_the_request_that_waited() -> None:
     assert all(not found[id_].telemetry for id_ in range(1, 7))
 
 
+def test_who_let_go_of_a_device_gives_no_reading_of_it() -> None:
+    let_go = Holder(tgid=100, memory_bytes=0, gone=True)
+    other = Holder(tgid=7, memory_bytes=5)
+    notes = [
+        Telemetry(ts_ns=ms(10_300), device=GPU, source="nvml", holders=(let_go,)),
+        replace(reading(0, 300), ts_ns=ms(10_400), holders=(other, let_go)),
+    ]
+    records = story(200, notes, 900)
+    assert all(not found.telemetry for found in finals(records).values())
+
+
 def test_a_pipeline_goes_on_from_a_snapshot_with_them() -> None:
     records = story(200, held(300, 900), 900)
     whole, first = Pipeline(), Pipeline()

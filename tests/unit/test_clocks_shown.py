@@ -14,8 +14,7 @@ from tracer.answers import answer, detail
 from tracer.case import Case
 from tracer.derive import derive
 from tracer.export.chrome import dump
-from tracer.overview import Overview
-from tracer.records import Call, CallWhat, Exit, Holder, Process, Telemetry
+from tracer.records import Call, CallWhat, Holder, Telemetry
 from tracer.render_show import show
 from tracer.wording import because
 
@@ -126,15 +125,3 @@ def test_counters_of_the_trace() -> None:
         ],
         key=str,
     )
-
-
-def test_models_know_what_memory_of_devices_they_had() -> None:
-    overview = Overview({})
-    began = Process(ts_ns=0, tgid=NEW, ppid=1, start_ns=0, comm="x")
-    overview.records([began, reading(1, 210), reading(2, 210, device="b", tgid=77)])
-    overview.derived([derive(slow(*throughout(210)))])
-    (model,) = overview.models()
-    assert model.vram_bytes == 2 << 30
-    overview.records([Exit(ts_ns=3, tgid=NEW)])
-    (model,) = overview.models()
-    assert model.vram_bytes is None

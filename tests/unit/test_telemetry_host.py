@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.telemetry_host import BUS, ZONE, Host
 from tracer.records import Holder, Telemetry
@@ -189,6 +192,56 @@ def test_intel_and_others(
     found = held(host)
     assert (found.source, found.clock_mhz, found.clock_max_mhz) == (driver, clock, most)
     assert found.limits == limits
+
+
+# --- who holds it no more ----------------------------------------------------------
+
+
+def test_who_closed_a_device_is_told_once(host: Host) -> None:
+    """Also where nobody has it open any more: then it is not asked for that."""
+    host.drm("amdgpu", AMD)
+    for tgid in (300, 301):
+        host.holds(tgid, 9, "/dev/dri/renderD128", RENDER)
+    steps: list[str] = []
+    reader = Reader(host.places, pytest.fail, steps.append)
+    assert gone(reader.read((300, 301))) == {}
+    host.lets_go(300)
+    (found,) = reader.read((300, 301))
+    assert [h.tgid for h in found.holders if not h.gone] == [301]
+    assert found.clock_mhz == 800
+    assert gone([found]) == {300: (0, BUS)}
+    assert gone(reader.read((300, 301))) == {}
+    host.lets_go(301)
+    reader.release()
+    steps.clear()
+    (found,) = reader.read((300, 301))
+    assert replace(found, ts_ns=0) == Telemetry(
+        ts_ns=0, device=BUS, source="amdgpu",
+        holders=(Holder(tgid=301, memory_bytes=0, gone=True),),
+    )  # fmt: skip
+    assert steps == ["/proc/PID/fd"]
+    assert reader.read((300, 301)) == []
+
+
+def test_who_was_not_asked_for_has_let_nothing_go(host: Host) -> None:
+    """A device that sleeps is open all the same; a process that ended is nobody's to ask."""
+    host.drm("amdgpu", AMD)
+    for tgid in (300, 301, 302):
+        host.holds(tgid, 9, "/dev/dri/renderD128", RENDER)
+    reader = Reader(host.places, pytest.fail, lambda what: None)
+    reader.read((300, 301, 302))
+    assert gone(reader.read((300,))) == {}
+    host.write(f"sys/{ZONE}/{BUS}/power/runtime_status", "suspended\n")
+    assert reader.read((300, 301)) == []
+    shutil.rmtree(host.proc / "302")
+    host.lets_go(301)
+    assert gone(reader.read((300,))) == {}
+    assert gone(reader.read((300, 301))) == {301: (0, BUS)}
+    assert gone(reader.read((300, 301, 302))) == {}
+
+
+def gone(found: Iterable[Telemetry]) -> dict[int, tuple[int | None, str]]:
+    return {h.tgid: (h.memory_bytes, r.device) for r in found for h in r.holders if h.gone}
 
 
 # --- fdinfo -----------------------------------------------------------------------

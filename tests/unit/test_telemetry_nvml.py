@@ -129,6 +129,9 @@ def test_it_is_shut_down_when_the_last_one_lets_go(nvml: StandIn, host: Host) ->
     read = Read(host)
     read.once()
     host.lets_go(HOLDER)
+    (last,) = read.reader.read([HOLDER])
+    assert last.holders == (Holder(tgid=HOLDER, memory_bytes=0, gone=True),)
+    assert last.source == "nvidia", "the library is not asked"
     assert read.reader.read([HOLDER]) == []
     assert nvml.calls("nvmlShutdown") == 1
     read.reader.release()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.telemetry_host import BUS, HOLDER, Host, StandIn
-from tracer.records import AnyRecord, Exit, Telemetry
+from tracer.records import AnyRecord, Exit, Holder, Telemetry
 from tracer.telemetry import worker as worker_module
 from tracer.telemetry.watch import TelemetryWatch
 from tracer.telemetry.worker import EVERY_NS, LINGER_NS, PATIENCE_NS, Worker
@@ -134,6 +134,27 @@ def test_it_lets_go_while_a_request_waits_for_the_next_runner(nvml: StandIn, hos
     until(lambda: nvml.calls("nvmlShutdown") == 1, "nobody holds it")
     host.holds(HOLDER, 21, "/dev/nvidia0", (195, 0))
     until(lambda: nvml.calls("nvmlInitWithFlags") == 2, "the next one does")
+    one.watch.close()
+
+
+def test_who_lets_go_while_it_lives_is_told_of_and_counts_as_no_reading(
+    nvml: StandIn, host: Host
+) -> None:
+    one = Watched(host)
+    until(lambda: one.turn(True) >= 1, "it is read")
+    readings = one.watch.state()["readings"]
+    host.lets_go(HOLDER)
+
+    def told() -> list[Holder]:
+        one.turn(True)
+        return [h for r in one.found if isinstance(r, Telemetry) for h in r.holders if h.gone]
+
+    until(told, "it is told")
+    assert told() == [Holder(tgid=HOLDER, memory_bytes=0, gone=True)]
+    until(lambda: not one.watch.state()["holding"], "nobody holds it")
+    state = one.watch.state()
+    assert state["devices"] == {BUS: "Stand-in [2J GPU"}
+    assert readings <= state["readings"] < len(one.found)
     one.watch.close()
 
 

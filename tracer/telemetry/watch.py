@@ -74,8 +74,9 @@ class TelemetryWatch:
             return []
         found = self._worker.take()
         for reading in found:
-            self._names[reading.device] = reading.name or reading.source
-        self._read += len(found)
+            if any(not h.gone for h in reading.holders):
+                self._names[reading.device] = reading.name or reading.source
+                self._read += 1
         return list(found)
 
     def state(self) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Worker:
             self.held = frozenset()
         else:
             found = reads.read(tgids)
-            self.held = frozenset(h.tgid for r in found for h in r.holders)
+            self.held = frozenset(h.tgid for r in found for h in r.holders if not h.gone)
             self.readings += len(found)
             self._found.extend(found)
             self._last_ns = time.monotonic_ns()
