@@ -31,7 +31,7 @@ from bench import (
     unrelated,
 )
 from bench.common import Plan, Row, Size, say
-from tests.workloads import bpf
+from tests.workloads import bpf, interrupts
 from tracer.errors import TtftError
 
 BENCHES: dict[str, Callable[[Plan], Iterator[Row]]] = {
@@ -60,6 +60,7 @@ WORD = {True: "ok", False: "MISSED", None: ""}
 
 def main() -> int:
     """Run what is asked for; returns the exit code."""
+    interrupts.heed()
     if sys.argv[1:2] == ["gpu_check"]:
         from bench import gpu_check  # it measures nothing
 

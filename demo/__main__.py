@@ -19,7 +19,7 @@ import msgspec
 from demo import report
 from demo.checks import Case, Json, checks
 from demo.scenarios import WARMUP, Sent, drive
-from tests.workloads import bpf, llama
+from tests.workloads import bpf, interrupts, llama
 from tests.workloads.throttle import Throttle, ThrottleError
 from tests.workloads.ttftd import UNIT_NICE, Ttftd, matched, ttft
 from tracer import render_show, render_spikes
@@ -45,6 +45,7 @@ def say(text: str = "") -> None:
 
 def main() -> int:
     """The whole demo; returns the exit code."""
+    interrupts.heed()
     options = arguments()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 import build_bpf
-from tests.workloads import bpf
+from tests.workloads import bpf, interrupts
 
 NEEDS_KERNEL = ("kernel", "e2e")
 NEEDS_OBJECT = Path(__file__).parent / "bpf"
 _refusal = bpf.refusal()
 _no_compiler = os.geteuid() != 0 and build_bpf.find("clang") is None
 _not_run: list[str] = []
-# A shell starts what it puts in the background with interrupts ignored, for its children too.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupts.heed()
 
 
 def pytest_report_header() -> str:
