@@ -164,7 +164,8 @@ def test_a_process_that_answers_just_in_time_is_asked_seldom(
     began_s = clock.now_s
 
     def most_s() -> float:
-        return reach._SPENT_MAX_S + 0.4 + (clock.now_s - began_s) / reach._PART
+        charged_s = reach._SPENT_MAX_S + 0.4 + (clock.now_s - began_s) / reach._PART
+        return charged_s * 0.4 / (0.4 - reach._FREE_S)
 
     def ask(tgid: int, takes_s: float) -> None:
         def work() -> None:
@@ -176,6 +177,8 @@ def test_a_process_that_answers_just_in_time_is_asked_seldom(
     for _ in range(1000):
         ask(1, 0.4)
         ask(2, 0.000_01)
+        ask(3, reach._FREE_S)  # of a host that is busy, all are slow
+    assert asked[3] == 1000
     assert 0 < asked[1] * 0.4 <= most_s()
     assert asked[2] == 1000
     clock.now_s += 3600

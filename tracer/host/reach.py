@@ -29,6 +29,8 @@ _STUCK_OF_PROCESS = 3
 #: A process may keep us waiting for so long at once, and for this part of the time.
 _SPENT_MAX_S = 2.0
 _PART = 20
+#: What an answer may take without being charged: a busy host, short of memory, explains it.
+_FREE_S = 0.05
 _ACCOUNTS_MAX = 512
 _IDLE_MAX = 2
 
@@ -195,7 +197,7 @@ class Patience:
         worker.jobs.put(asked.do)
         if wait([asked.answer], self._patience_s).done:
             with self._lock:
-                self._spend(tgid, asked.took_s)
+                self._spend(tgid, max(0.0, asked.took_s - _FREE_S))
                 if len(self._idle) < _IDLE_MAX:
                     self._idle.append(worker)
                 else:
