@@ -2,7 +2,7 @@
 
 From looks some times a second. Between two of them a count is taken to grow evenly, unless most of
 that time is not the prompt's, or the server was at work on something else in it. What looks tell of
-less than nine tenths of the prompt is unknown.
+less than four fifths of the prompt is unknown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _PART = 2
 #: The kernel counts a group as held back later than its threads wait: two thirds of it, seen.
 _HELD_PART = 4
 #: So much of the prompt may lie between no two looks that tell of it.
-_UNTOLD_PART = 10
-#: So much of the time between two looks may be of what came before the prompt, or without a
-#: process that is in none of both ...
-_OTHER_PART = 10
-#: ... and so much must be of the prompt.
+_UNTOLD_PART = 5
+#: So much of the time between two looks must be of the prompt.
 _WITHIN_PART = 2
+#: A process that was there for less of that time may be in none of both.
+_MOMENT_PART = 10
+#: What is no work on a prompt.
+_COLD = ("evict.", "spawn.", "load.", "transfer.", "init.")
 
 Count = Callable[[Ran], int | None]
 Look = dict[int, Ran]
@@ -98,7 +99,7 @@ class _Between(msgspec.Struct, frozen=True):
         """Whether it was there for more than a moment."""
         since = self.start_ns if life.fork_ns is None else max(self.start_ns, life.fork_ns)
         until = self.end_ns if life.exit_ns is None else min(self.end_ns, life.exit_ns)
-        return (until - since) * _OTHER_PART > self.end_ns - self.start_ns
+        return (until - since) * _MOMENT_PART > self.end_ns - self.start_ns
 
     def _grown(self, life: Life, what: Count, born: bool) -> int | None:
         a, b = self.first.get(life.tgid), self.last.get(life.tgid)
@@ -109,31 +110,30 @@ class _Between(msgspec.Struct, frozen=True):
 
 
 class _Prompt(msgspec.Struct, frozen=True):
-    """When it was worked on; when the request came and ended; when other requests did."""
+    """When it was worked on, when the request came and ended, and when the server may have been at
+    work on something else."""
 
     start_ns: int
     end_ns: int
     arrival_ns: int
     over_ns: int | None
-    others: tuple[tuple[int, int | None], ...]
+    other: tuple[tuple[int, int | None], ...]
 
     def own(self, x: _Between) -> Range | None:
         """When the server worked between two looks, idle before and after; None: also on more."""
         since, until = x.start_ns, x.end_ns
         if since < self.start_ns:
-            if any(at < self.start_ns and (end is None or end > since) for at, end in self.others):
+            if any(at < self.start_ns and (end is None or end > since) for at, end in self.other):
                 return None
             since = max(since, min(self.arrival_ns, until))
-            if (self.start_ns - since) * _OTHER_PART > until - since:
-                return None
         if until > self.end_ns:
-            if any(self.end_ns <= at < until for at, _ in self.others):
+            if any(self.end_ns <= at < until for at, _ in self.other):
                 return None
             until = min(until, max(self.end_ns, *(self._ends(until))))
         return since, until
 
     def _ends(self, until: int) -> list[int]:
-        ends = [self.over_ns, *(end for at, end in self.others if at < self.end_ns)]
+        ends = [self.over_ns, *(end for at, end in self.other if at < self.end_ns)]
         return [until if end is None else end for end in ends]
 
     def part(self, span: Range) -> Range | None:
@@ -161,8 +161,11 @@ def of(s: Scene, t: Timeline) -> Processor | None:
     end = min(decoded, default=t.end_ns)
     if start >= end:
         return None
-    others = tuple((o.arrival_ns, o.end_ns) for o in s.e.others)
-    p = _Prompt(start, end, s.e.request.arrival_ns, s.e.request.end_ns, others)
+    other = [
+        *((o.arrival_ns, o.end_ns) for o in s.e.others),
+        *((c.start_ns, c.end_ns) for c in t.claims if c.stage.startswith(_COLD)),
+    ]
+    p = _Prompt(start, end, s.e.request.arrival_ns, s.e.request.end_ns, tuple(other))
     between = list(_between(s.e.ran))
     server = s.e.lives
     runner = [life for life in server if life.tgid in s.tree]

@@ -167,10 +167,10 @@ def after_another(*at: float) -> Processor | None:
 
 def test_work_of_the_request_before_is_not_this_ones() -> None:
     """It ends between two looks: what was whose between them, nobody can tell."""
-    found = after_another(400, 1000, 2002)
+    found = after_another(450, 1000, 2002)
     assert found is not None
     assert (found.ran_ns, found.waited_ns, found.throttled_ns) == (None, None, None)
-    assert verdict(derive(slow(*after_looks(400), others=(LAST,)))) == (
+    assert verdict(derive(slow(*after_looks(450), others=(LAST,)))) == (
         "prefill", "prefill.unexplained", (),
     )  # fmt: skip
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from tracer.host import files, proc
 from tracer.host.discovery import Discovery
 from tracer.host.processors import Processors
-from tracer.records import AnyRecord, File, Insert, Io, Memory, Resident
+from tracer.http.endpoints import is_inference
+from tracer.records import AnyRecord, File, HttpRequest, Insert, Io, Memory, Resident
 
 _MEMORY_EVERY_NS = 250_000_000
 _CACHE_EVERY_NS = 1_000_000_000
 #: Processor time while a request waits: so often, then at a part of how long it has waited.
 _PROCESSOR_EVERY_NS = 250_000_000
 _PROCESSOR_PART = 8
+#: And when a request came, or ended: what was before is not its own. Not more often than this.
+_PROCESSOR_LEAST_NS = 100_000_000
 #: cachestat() walks every cached page; bigger files are sampled more seldom (about 5 ms a GB).
 _BYTES_A_SECOND = 8 << 30
 
@@ -30,11 +33,15 @@ class Sampler:
         self._loading: set[tuple[int, int]] = set()
         self._processors = Processors()
         self._processors_due_ns = 0
+        self._processors_last_ns = -_PROCESSOR_LEAST_NS
+        self._asked = False
         self._waiting_since_ns: int | None = None
 
     def note(self, records: list[AnyRecord]) -> None:
-        """Files whose pages come in are worth a look."""
+        """Files whose pages come in are worth a look, and processes where a request comes in."""
         self._loading.update((r.dev, r.ino) for r in records if isinstance(r, Insert))
+        asked = (r.endpoint for r in records if isinstance(r, HttpRequest))
+        self._asked = self._asked or any(map(is_inference, asked))
 
     def during(self, now_ns: int) -> list[AnyRecord]:
         """While a request is open: memory, and the files that are being loaded."""
@@ -55,21 +62,23 @@ class Sampler:
         ]
 
     def processors(self, now_ns: int, *, waiting: bool, ended: bool) -> list[AnyRecord]:
-        """While a request waits for its first token, and once when it does no more, or when one
-        `ended`: processor time, and what was waited for it."""
-        since_ns = self._waiting_since_ns
+        """While a request waits for its first token, and once when it does no more, when one came
+        or one `ended`: processor time, and what was waited for it."""
+        since_ns, asked = self._waiting_since_ns, self._asked
+        self._asked = False
         if waiting and since_ns is None:
             self._waiting_since_ns = now_ns
         elif not waiting:
             self._waiting_since_ns = None
         over = since_ns is not None and not waiting
-        due = (waiting or ended) and now_ns >= self._processors_due_ns
-        if not over and not due:
+        due = waiting and now_ns >= self._processors_due_ns
+        soon = (asked or ended) and now_ns - self._processors_last_ns >= _PROCESSOR_LEAST_NS
+        if not over and not due and not soon:
             return []
         # What a long wait was looked at seldom for is over with it.
         waited_ns = now_ns - since_ns if waiting and since_ns is not None else 0
         pause_ns = max(_PROCESSOR_EVERY_NS, waited_ns // _PROCESSOR_PART)
-        self._processors_due_ns = now_ns + pause_ns
+        self._processors_last_ns, self._processors_due_ns = now_ns, now_ns + pause_ns
         return [*self._processors.look(list(self._discovery.tree), now_ns)]
 
     def _memory(self, now_ns: int) -> list[AnyRecord]:
