@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ _SYS_CACHESTAT = 451  # the same on every architecture since it came (Linux 6.5)
 #: Of a file of /proc, bytes: a process may map and mount as much as it likes.
 _PROC_MAX = 16 << 20
 _DESCRIPTORS_MAX = 16_384
+_LOOK_S = 3.0
 
 
 def format_of_magic(first: bytes) -> str | None:
@@ -172,18 +174,22 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
     )
 
 
-def _mapped(tgid: int) -> Iterator[tuple[int, int, str]]:
-    """(dev, ino, path) of the files a process has mapped."""
+def _mapped(tgid: int) -> list[tuple[int, int, str]]:
+    """(dev, ino, path) of the files a process has mapped, those with the longest mapping first."""
     try:
         text = reach.proc_file(tgid, "maps", _PROC_MAX) or b""
     except OSError:
-        return
+        return []
+    longest: dict[tuple[int, int, str], int] = {}
     for line in text.split(b"\n"):
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and fields[4] != b"0":
+            start, _, end = fields[0].partition(b"-")
             major, _, minor = fields[3].partition(b":")
-            path = fields[5].decode("utf-8", "replace")
-            yield int(major, 16) << 20 | int(minor, 16), int(fields[4]), path
+            dev = int(major, 16) << 20 | int(minor, 16)
+            file = (dev, int(fields[4]), fields[5].decode("utf-8", "replace"))
+            longest[file] = max(longest.get(file, 0), int(end, 16) - int(start, 16))
+    return sorted(longest, key=longest.__getitem__, reverse=True)
 
 
 def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> list[tuple[int, int, str]]:
@@ -222,12 +228,18 @@ def _glance(tgid: int, path: str) -> os.stat_result:
 
 
 def already_open(tgid: int, ts_ns: int) -> list[File]:
-    """Large regular files a process has mapped or open, as it names them."""
+    """Large regular files a process has mapped or open, as it names them.
+
+    Where each takes its time, those that are found in some seconds.
+    """
+    until_s = time.monotonic() + _LOOK_S
     known = mounts(tgid)
     held = list(_held(tgid, known))
     known = mounts(os.getpid()) | known  # a container's image lies on one of the host's
     found: dict[tuple[int, int], File] = {}
-    for dev, ino, path in (*_mapped(tgid), *held):
+    for dev, ino, path in (*held, *_mapped(tgid)):
+        if time.monotonic() > until_s:
+            break
         mount = known.get((dev >> 20, dev & 0xFFFFF))
         if (dev, ino) in found or path.endswith(" (deleted)") or mount is None:
             continue

@@ -9,6 +9,7 @@ memory waits for locks that it may hold for ever. So whoever may not wait asks w
 from __future__ import annotations
 
 import errno
+import math
 import os
 import queue
 import stat
@@ -18,20 +19,25 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
+from tracer.host.families import Family, family_of, to_blame
+
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40
 #: A file that is there answers in a millisecond; our own thread may have to wait for its turn.
 _PATIENCE_S = 0.5
-#: Threads that wait for places that do not answer: of all, of the processes of one user, of one.
+#: Threads that wait for places that do not answer: for all there are, for those of one family.
 _STUCK_MAX = 24
-_STUCK_OF_USER = 12
-_STUCK_OF_PROCESS = 3
-#: A process may keep us waiting for so long at once, and for this part of the time.
+_STUCK_OF_FAMILY = 4
+#: A process may keep us waiting for so long at once, and for this part of the time; its family,
+#: which may be all that runs on a slow host, for some times as much.
 _SPENT_MAX_S = 2.0
 _PART = 20
+_FAMILY_TIMES = 5
 #: What an answer may take without being charged: a busy host, short of memory, explains it.
 _FREE_S = 0.05
+_FORGOTTEN_S = 0.001
 _ACCOUNTS_MAX = 512
+_FAMILY_KEPT_S = 1.0
 _IDLE_MAX = 2
 
 T = TypeVar("T")
@@ -151,7 +157,8 @@ class _Worker:
 class Patience:
     """Does work that may hang in a thread of its own, and waits for it only so long.
 
-    Each process is charged for what it makes us wait, and so can not keep us from the others.
+    Each process is charged for what it makes us wait, with its family (families.py), and so can
+    not keep us from the others.
     """
 
     def __init__(self, patience_s: float = _PATIENCE_S) -> None:
@@ -162,10 +169,11 @@ class Patience:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
-        #: What has not come back: of which process and place, and whose process that is.
-        self._stuck: dict[object, tuple[int, Hashable, int | None]] = {}
-        #: Of a process, what we waited for it and it has not paid back yet, and as of when.
-        self._spent: dict[int, tuple[float, float]] = {}
+        #: What has not come back: of which process and place, and of which family.
+        self._stuck: dict[object, tuple[int, Hashable, Family]] = {}
+        #: Of a process, what we waited for it and it has not paid back yet, as of when; its family.
+        self._spent: dict[int, tuple[float, float, Family]] = {}
+        self._families: dict[int, tuple[float, Family]] = {}
 
     @property
     def stuck(self) -> frozenset[tuple[int, Hashable]]:
@@ -197,7 +205,8 @@ class Patience:
         worker.jobs.put(asked.do)
         if wait([asked.answer], self._patience_s).done:
             with self._lock:
-                self._spend(tgid, max(0.0, asked.took_s - _FREE_S))
+                if asked.took_s > _FREE_S:
+                    self._spend(tgid, asked.took_s - _FREE_S)
                 if len(self._idle) < _IDLE_MAX:
                     self._idle.append(worker)
                 else:
@@ -205,7 +214,7 @@ class Patience:
             return asked.answer.result()
         with self._lock:
             self._spend(tgid, self._patience_s)
-            self._stuck[asked.answer] = (tgid, where, _user(tgid))
+            self._stuck[asked.answer] = (tgid, where, self._family(tgid))
         worker.jobs.put(None)
         asked.answer.add_done_callback(lambda answer: self._came_back(answer, late))
         return None
@@ -217,35 +226,42 @@ class Patience:
             late(answer.result())
 
     def _may_ask(self, tgid: int, where: Hashable) -> bool:
-        if self._stuck:
-            mine = [place for owner, place, _ in self._stuck.values() if owner == tgid]
-            if where in mine or len(mine) >= _STUCK_OF_PROCESS or len(self._stuck) >= _STUCK_MAX:
-                return False
-        if len(self._stuck) >= _STUCK_OF_USER:  # whoever hangs may start others that do
-            users = [user for _, _, user in self._stuck.values()]
-            if users.count(_user(tgid)) >= _STUCK_OF_USER:
-                return False
-        return self._owed_s(tgid, time.monotonic()) < _SPENT_MAX_S
+        if not self._stuck and not self._spent:
+            return True
+        hung = [(owner, place) for owner, place, _ in self._stuck.values()]
+        if (tgid, where) in hung or len(hung) >= _STUCK_MAX:
+            return False
+        now_s = time.monotonic()
+        owed = {other: _owed_s(*account[:2], now_s) for other, account in self._spent.items()}
+        if owed.get(tgid, 0.0) >= _SPENT_MAX_S:
+            return False
+        self._spent = {o: account for o, account in self._spent.items() if owed[o] > _FORGOTTEN_S}
+        costs = [(family, owed[other]) for other, (_, _, family) in self._spent.items()]
+        blamed = to_blame(costs, _SPENT_MAX_S * _FAMILY_TIMES)
+        blamed |= to_blame([(family, 1.0) for *_, family in self._stuck.values()], _STUCK_OF_FAMILY)
+        return not blamed or blamed.isdisjoint(self._family(tgid))
 
-    def _owed_s(self, tgid: int, now_s: float) -> float:
-        spent_s, at_s = self._spent.get(tgid, (0.0, now_s))
-        return max(0.0, spent_s - (now_s - at_s) / _PART)
+    def _family(self, tgid: int) -> Family:
+        now_s = time.monotonic()
+        known = self._families.get(tgid)
+        if known is None or now_s - known[0] > _FAMILY_KEPT_S:
+            if len(self._families) >= _ACCOUNTS_MAX:
+                self._families.clear()
+            known = self._families[tgid] = (now_s, family_of(tgid))
+        return known[1]
 
     def _spend(self, tgid: int, took_s: float) -> None:
         now_s = time.monotonic()
-        owed_s = self._owed_s(tgid, now_s) + took_s
-        self._spent.pop(tgid, None)
-        self._spent[tgid] = (owed_s, now_s)
-        if len(self._spent) > _ACCOUNTS_MAX:
-            owing = [item for item in self._spent.items() if self._owed_s(item[0], now_s) > 0]
-            self._spent = dict(owing[-_ACCOUNTS_MAX // 2 :])
+        before_s, at_s, _ = self._spent.pop(tgid, (0.0, now_s, ()))
+        owed_s = _owed_s(before_s, at_s, now_s) + took_s
+        self._spent[tgid] = (owed_s, now_s, self._family(tgid))
+        while len(self._spent) > _ACCOUNTS_MAX:
+            del self._spent[next(iter(self._spent))]
 
 
-def _user(tgid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{tgid}").st_uid
-    except OSError:
-        return None
+def _owed_s(spent_s: float, at_s: float, now_s: float) -> float:
+    """What is not paid back yet: the more is owed the more is paid, so sums of it are, too."""
+    return spent_s * math.exp((at_s - now_s) / (_SPENT_MAX_S * _PART))
 
 
 PATIENCE = Patience()
