@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.evidence_build import MS
+from tests.workloads.waiting import wait_for
 from tracer.host import processors
 from tracer.host.processors import Processors
 from tracer.records import Ran
@@ -36,6 +37,14 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+def ended(*threads: threading.Thread) -> None:
+    """Wait until the kernel has them no more either, which is a little later."""
+    for thread in threads:
+        thread.join()
+    tasks = [Path(f"/proc/self/task/{thread.native_id}") for thread in threads]
+    wait_for(lambda: not any(task.exists() for task in tasks), 10, "their end")
+
+
 def test_a_process_that_is_gone_has_no_counts() -> None:
     assert Processors().look([1 << 22], 1) == []
 
@@ -44,7 +53,7 @@ def test_threads_that_came_and_went_between_two_looks() -> None:
     """What they ran is the process's; what they waited went with them."""
     reader = Processors()
     first = looked(reader)
-    in_thread(lambda: spin(0.1)).join()
+    ended(in_thread(lambda: spin(0.1)))
     second = looked(reader)
     assert 100 * MS <= second.ran_ns - first.ran_ns < 1000 * MS
     assert (first.waited_ns, second.waited_ns) == (0, None)
@@ -73,12 +82,10 @@ def test_a_process_with_more_threads_than_are_looked_at(monkeypatch: pytest.Monk
     gate.wait()
     first = looked(reader)
     early.set()
-    for thread in threads[:6]:
-        thread.join()
+    ended(*threads[:6])
     looks = [looked(reader) for _ in range(3)]
     late.set()
-    for thread in threads[6:]:
-        thread.join()
+    ended(*threads[6:])
     assert first.ran_ns >= 160 * MS
     assert all(one.ran_ns - first.ran_ns < 80 * MS for one in looks)
     assert [first.waited_ns, looks[0].waited_ns, looks[1].waited_ns] == [None, None, 0]
