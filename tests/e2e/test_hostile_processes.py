@@ -20,6 +20,7 @@ from tests.workloads.served import Word
 from tests.workloads.stub_clients import call, stream
 from tests.workloads.ttftd import UNIT_NICE, Json, Ttftd, ttft
 from tests.workloads.waiting import wait_for
+from tracer.host import proc
 
 pytestmark = pytest.mark.kernel
 
@@ -29,6 +30,7 @@ WEIGHTS = b"GGUF" + bytes(3 << 20)
 ODD = "a\nb\x1b]0;owned\x07\x1b[2J\x9b31m\u202e.gguf"
 ANSWER_S = 2.0
 STOP_S = 8.0
+CHILDREN = 30
 LISTINGS = (["status"], ["requests"], ["spikes"], ["models"], ["show", "1"])
 
 
@@ -161,6 +163,25 @@ def test_a_file_system_that_hangs_while_the_daemon_watches(
             asked(daemon, server.port)
         said = "libcuda.so.1 cannot be probed: a process or another machine serves its file system"
         wait_for(lambda: said in daemon.log.read_text(), 10, "the library to be named")
+    stops(daemon)
+
+
+@pytest.mark.parametrize("first", ["server", "daemon"])
+def test_children_that_hang_in_an_exec(daemon: Ttftd, hanging: HangingFs, first: str) -> None:
+    """As many as it likes: whoever looks at one of them waits, be it for its name alone."""
+    with HostileServer("--read", hanging.folder / "a.gguf") as server:
+        if first == "daemon":
+            daemon.start()
+            asked(daemon, server.port)
+        hanging.hang()
+        for _ in range(CHILDREN):
+            server.do("exec", Path("/bin/true"))
+        wait_for(lambda: len(proc.descendants(server.pid)) == CHILDREN, 10, "its children")
+        if first == "server":
+            daemon.start()
+        with HostileServer() as other:
+            for _ in range(3):
+                asked(daemon, other.port)
     stops(daemon)
 
 

@@ -48,6 +48,12 @@ def _read(path: bytes) -> None:
     os.read(fd, 1 << 20)
 
 
+def _exec(path: bytes) -> None:
+    """A child runs that program: files that were read are closed with it."""
+    if os.fork() == 0:
+        os.execv(path, [path])
+
+
 def _arguments_in(path: bytes) -> None:
     """What /proc/PID/cmdline shows is a file from now on (struct prctl_mm_map)."""
     address = _map(path, mmap.PROT_READ)
@@ -97,7 +103,7 @@ class HostileServer(Served):
         )
 
     def do(self, what: str, path: Path) -> None:
-        """Do one thing more, `read` or `map`; does not wait for it."""
+        """Do one thing more, `read`, `map` or `exec`; does not wait for it."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{what} {path}\n".encode())
         self.process.stdin.flush()
@@ -150,7 +156,9 @@ async def _serve(root: Path | None) -> None:
     def obey() -> None:
         lines = os.read(0, 65536).decode().splitlines()
         for what, _, path in (line.partition(" ") for line in lines):
-            work = {"read": _read, "map": lambda one: _map(one, mmap.PROT_READ)}[what]
+            work = {"read": _read, "map": lambda one: _map(one, mmap.PROT_READ), "exec": _exec}[
+                what
+            ]
             loop.run_in_executor(None, work, os.fsencode(path))
         if not lines:
             over.set()
