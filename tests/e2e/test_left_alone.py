@@ -169,6 +169,44 @@ def test_a_read_only_disk(daemon: Ttftd, stub: StubServer, disk: Path, when: str
     assert "Traceback" not in daemon.log.read_text()
 
 
+def test_no_id_is_given_twice(daemon: Ttftd, stub: StubServer, disk: Path) -> None:
+    """Over runs that are killed, on a disk that takes nothing for longer than ids are reserved."""
+    arrivals: dict[int, str] = {}
+
+    def note() -> None:
+        for one in ours(daemon):
+            assert arrivals.setdefault(one["id"], one["wall_time"]) == one["wall_time"]
+
+    def killed() -> None:
+        note()
+        daemon.kill()
+
+    daemon.start()
+    ask(daemon, stub)
+    filler = fill(disk)
+    for _ in range(9):
+        ask(daemon, stub, 100)
+        note()
+    assert any(number > 1 << 40 for number in arrivals), "by the clock, once none is reserved"
+    killed()
+    daemon.start()
+    ask(daemon, stub)
+    killed()
+    daemon.start()
+    ask(daemon, stub)
+    filler.unlink()
+    ask(daemon, stub)
+    wait_for(lambda: written(daemon), AGAIN_S, "all to be written", 0.1)
+    note()
+    daemon.stop()
+    daemon.start()
+    before = set(arrivals)
+    ask(daemon, stub)
+    note()
+    assert 0 < max(set(arrivals) - before) < 1 << 40, "counting goes on where it was"
+    daemon.stop()
+
+
 @pytest.mark.parametrize("when", ["before it starts", "while it runs"])
 def test_a_broken_database(daemon: Ttftd, stub: StubServer, when: str) -> None:
     """Set aside whole, a new one begun; said once, and shown until it is removed."""
