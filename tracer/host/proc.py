@@ -126,8 +126,8 @@ def command(tgid: int, *, child: bool) -> Command | None:
 
 
 def pids() -> list[int]:
-    """All processes there are."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    """All processes there are, in order."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def descendants(tgid: int) -> list[int]:

@@ -108,14 +108,16 @@ def listed(fd: int) -> Inode:
     if at == _MAP_FAILED:
         failed = ctypes.get_errno()
         raise OSError(failed, os.strerror(failed))
+    end = at + mmap.PAGESIZE
     try:
         with open("/proc/self/maps", "rb") as maps:
             for line in maps:
-                if int(line.partition(b"-")[0], 16) == at:
-                    _, _, _, device, ino, *_ = line.split(maxsplit=5)
+                where, _, _, device, ino, *_ = line.split(maxsplit=5)
+                if int(where.partition(b"-")[0], 16) == at:
+                    end = int(where.partition(b"-")[2], 16)  # of huge pages it is longer
                     return device.decode(), int(ino)
     finally:
-        _libc.munmap(at, mmap.PAGESIZE)
+        _libc.munmap(at, end - at)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
