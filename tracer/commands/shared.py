@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 import orjson
@@ -200,7 +199,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str] | None = Non
         return _complain(name, "interrupted", None)
     except (BrokenPipeError, SystemExit) as error:
         # SystemExit is click's own way of ending at a closed pipe, and after completing a word.
-        return _silence() if getattr(error, "code", 1) else 0
+        return _silence(sys.stdout) if getattr(error, "code", 1) else 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(name, f"{where}{error.strerror or error}", _hint(error))
@@ -232,16 +231,18 @@ def _wrong_usage(error: click.ClickException, name: str) -> int:
     return _complain(name, error.format_message(), f"see: {where} -h", error.exit_code)
 
 
-def _silence() -> int:
-    """Nobody reads our output any more: let the interpreter's last flush go nowhere."""
+def _silence(stream: TextIO) -> int:
+    """Nobody takes our output any more: let the interpreter's last flush go nowhere."""
     with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        os.dup2(nowhere.fileno(), stream.fileno())
     return 1
 
 
 def _complain(name: str, message: str, hint: str | None, exit_code: int = 1) -> int:
-    with contextlib.suppress(OSError):
+    try:
         click.echo(f"{name}: {clean(message)}", err=True)
         if hint:
             click.echo(f"hint: {clean(hint)}", err=True)
+    except OSError:
+        _silence(sys.stderr)
     return exit_code
