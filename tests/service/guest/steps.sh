@@ -23,7 +23,8 @@ healthy() { http GET /health | grep -q '^HTTP/1.1 200'; }
 count() { ttft requests --json | grep -c '"outcome": "ok"'; }
 answered() { [ "$(count)" -ge "$1" ]; }
 more_than() { [ "$(count)" -gt "$1" ]; }
-cached() { ttft models --json | grep -q '"cached_share": [0-9]'; }
+# Of both models.
+cached() { [ "$(ttft models --json | grep -c '"cached_share": [0-9]')" -ge 2 ]; }
 watched() { ttft status --json | grep -q '"port": 8080'; }
 
 # http METHOD PATH [BODY]: to the server, read to its end.
