@@ -443,13 +443,15 @@ class Kernel:
             found["backlog"] = self.rings.overrun
         for kind, refused in self._refused.items():
             found[kind] = len(refused)
+        none = bytes(8 * self._cpus)
         for key, counts in self._lost.items():
+            if counts == none:
+                continue
             (slot,) = struct.unpack("<I", key)
             count = sum(struct.unpack(f"<{self._cpus}Q", counts))
-            if count:
-                why, kind = divmod(slot, layouts.KIND_SLOTS)
-                name = layouts.KINDS[kind] + layouts.LOSSES[why]
-                found[name] = found.get(name, 0) + count
+            why, kind = divmod(slot, layouts.KIND_SLOTS)
+            name = layouts.KINDS[kind] + layouts.LOSSES[why]
+            found[name] = found.get(name, 0) + count
         now_ns = time.monotonic_ns()
         if now_ns >= self._missed_due_ns:
             self._missed_due_ns = now_ns + _MISSED_EVERY_NS

@@ -10,6 +10,8 @@ from tracer.kernel.maps import Table
 from tracer.records import Insert, Span
 
 _QUIET_NS = 1_000_000_000
+#: How often threads of quiet spans are looked at.
+_LOOK_EVERY_NS = 1_000_000_000
 #: Spans of live threads are taken out only when the table fills up.
 _CROWDED = 12_288
 
@@ -39,6 +41,7 @@ class Sweeper:
         self._told: dict[bytes, bytes] = {}
         self._seen: dict[bytes, bytes] = {}
         self._told_run: dict[bytes, tuple[int, int]] = {}
+        self._looked_ns: int | None = None
 
     def sweep(self, now_ns: int) -> list[Span | Insert]:
         """Everything that changed since the last sweep; spans of dead threads are taken out."""
@@ -47,13 +50,20 @@ class Sweeper:
     def _sweep_spans(self, now_ns: int) -> list[Span]:
         entries = list(self._spans.items())
         crowded = len(entries) > _CROWDED
+        look = crowded or self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_EVERY_NS
+        if look:
+            self._looked_ns = now_ns
         told, found = self._told, []
         self._told = {}
         for key, value in entries:
+            same = told.get(key) == value
+            if same and not look:
+                self._told[key] = value
+                continue
             span = provisional(key, value)
-            if span is not None and told.get(key) != value:
+            if span is not None and not same:
                 found.append(span)
-            if span is not None and now_ns - span.end_ns > _QUIET_NS:
+            if look and span is not None and now_ns - span.end_ns > _QUIET_NS:
                 last = self._take_out(span, key, value, crowded)
                 if last is not None:
                     found.append(last)
