@@ -49,7 +49,7 @@ def run(plan: Plan) -> Iterator[Row]:
         say("decoding on a device: the first prompts compile")
         for _ in range(2):
             asker.warm("alpha", TOKENS)
-        present, absent = pairs(plan, asker, plan.times(24, 100, 1))
+        present, absent = pairs(plan, asker, plan.times(12, 100, 1))
     yield from rows(present, absent)
 
 
