@@ -24,6 +24,7 @@ from tracer.records import (
     Process,
     Span,
     Telemetry,
+    Unlisten,
 )
 
 _MIB = 1 << 20
@@ -78,6 +79,8 @@ class Holdings:
                 self._process(record)
             case Listen():
                 self._owners[record.netns, record.port] = record.tgid
+            case Unlisten():
+                self._owners.pop((record.netns, record.port), None)
             case File() if record.fmt is not None:
                 self._weigh((record.dev, record.ino))
             case Span():
@@ -102,10 +105,11 @@ class Holdings:
             case Exit():
                 self._procs.pop(record.tgid, None)
                 self._servers.pop(record.tgid, None)
+                self._owners = {k: t for k, t in self._owners.items() if t != record.tgid}
 
     def _found(self, record: Process) -> None:
         """One that is known already may be found again."""
-        found = _Proc(record.start_ns, record.ppid, record.command)
+        found = _Proc(min(record.start_ns, record.ts_ns), record.ppid, record.command)
         known = self._procs.get(record.tgid)
         if known is not None and known.read_ns >= record.start_ns:
             found.bytes, found.read_ns = known.bytes, known.read_ns

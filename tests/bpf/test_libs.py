@@ -407,6 +407,28 @@ def test_library_that_vanishes_while_it_is_attached(
         assert stage.said == ["libcuda.so.1 cannot be probed: it is gone (/gone/libcuda.so.1)"]
 
 
+def test_library_that_did_not_answer_is_tried_again(
+    stage: Scene, stand_ins: dict[str, Path], caller_binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy disk is no reason never to see what this process does."""
+    real, late = mappings.open_mapped, iter([True])
+
+    def slow(mapped: mappings.Mapped) -> int:
+        if mapped.name == stand_ins["cuda"].name and next(late, False):
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), mapped.path)
+        return real(mapped)
+
+    monkeypatch.setattr(mappings, "open_mapped", slow)
+    with Caller(caller_binary) as caller:
+        stage.adopt(caller)
+        caller.tell(f"open {stand_ins['cuda']}")
+        stage.probed(caller, "cuda")
+        caller.tell("call cuInit 2 0")
+        assert stage.total("cuInit")[0] == 2
+        (said,) = stage.said
+        assert "cannot be probed yet" in said
+
+
 def test_process_gone_while_it_is_looked_at(stage: Scene, caller_binary: Path) -> None:
     with Caller(caller_binary) as caller:
         caller.end()

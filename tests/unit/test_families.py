@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracer.host import families
 from tracer.host.families import Family, family_of, to_blame
 
 #: A session with a shell that started two servers, one of them with children; a service.
@@ -58,6 +59,31 @@ def test_what_is_left_explains_nothing_and_nobody_is_blamed_for_nothing(
     assert to_blame(left, 3.0) == set()
     for node in blamed:
         assert sum(cost for family, cost in costs if node in family) >= 3.0 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("/", ()),
+        ("/system.slice/ollama.service", ("/system.slice/ollama.service",)),
+        (
+            "/user.slice/user-1000.slice/session-3.scope",
+            ("/user.slice/user-1000.slice", "/user.slice/user-1000.slice/session-3.scope"),
+        ),
+        ("/docker/0123", ("/docker/0123",)),
+        ("/lxc.payload.nas", ("/lxc.payload.nas",)),
+        (
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7.slice",
+            ("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7.slice",),
+        ),
+    ],
+)
+def test_who_shares_nothing_but_a_place_for_all_is_no_family(
+    group: str, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"cgroup": f"0::{group}\n".encode(), "status": b"PPid:\t1\n"}
+    monkeypatch.setattr(families, "_read", lambda _, name: files[name])
+    assert family_of(7) == (*told, 7)
 
 
 def test_the_family_of_a_process() -> None:

@@ -24,6 +24,7 @@ from tracer.records import (
     Process,
     Span,
     Telemetry,
+    Unlisten,
 )
 
 S = 1_000_000_000
@@ -80,6 +81,25 @@ def held(*records: AnyRecord, now: float = 100, options: tuple[str, ...] = (),
     for record in (*server(*options), *records):
         holdings.feed(record)
     return holdings.of(tgid, round(now * S))
+
+
+def test_a_process_that_began_after_the_host_slept() -> None:
+    """Its start is told on a clock that went on meanwhile."""
+    holdings = Holdings()
+    holdings.feed(Process(ts_ns=S, tgid=RUNNER, ppid=1, start_ns=3600 * S, comm="x"))
+    holdings.feed(read(2, runner=5))
+    assert holdings.of(RUNNER, 3 * S) == 5
+
+
+def test_what_is_gone_is_not_kept() -> None:
+    holdings = Holdings()
+    for record in server():
+        holdings.feed(record)
+    holdings.feed(Unlisten(ts_ns=4, netns=NETNS, port=8081))
+    for tgid in (RUNNER, FRONT, STRANGER):
+        holdings.feed(Exit(ts_ns=5, tgid=tgid))
+    holdings.feed(request(1, "/completion"))
+    assert (holdings._owners, holdings._procs, holdings._servers) == ({}, {}, {})
 
 
 def test_what_was_read_last() -> None:

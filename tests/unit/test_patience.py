@@ -95,6 +95,30 @@ def test_nor_do_all_the_processes_of_a_family(places: Places) -> None:
     assert all(places.answers(1000 + tgid) for tgid in range(100))
 
 
+def test_the_last_threads_are_for_those_of_whom_nothing_hangs(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many families as one likes can be made below one's own group."""
+
+    def below(tgid: int) -> Family:
+        return ("/users/1", f"/users/1/{tgid // 1000}", tgid) if tgid < 50_000 else family(tgid)
+
+    monkeypatch.setattr(reach, "family_of", below)
+    for tgid in range(1, 40_000, 500):
+        places.hang(tgid)
+    assert len(places.patience.stuck) <= reach._STUCK_KNOWN_MAX
+    assert all(places.answers(50_000 + 1000 * n) for n in range(100))
+
+
+def test_what_a_process_is_is_worth_more(places: Places) -> None:
+    places.patience._patience_s = 0.05
+    freed = threading.Timer(0.1, places.free.set)
+    freed.start()
+    told = places.patience.ask(1, "it", lambda: places.free.wait(60), times=100)
+    freed.join()
+    assert told is True
+
+
 def test_there_are_never_more_threads_than_some(places: Places) -> None:
     before = threading.active_count()
     for tgid in range(1, 30_000, 500):

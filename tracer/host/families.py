@@ -12,9 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 Family = tuple[str | int, ...]
-"""Control groups by path, from the root's child on, then processes of the same one by id, parents
-before children; the last is the process itself."""
+"""Control groups by path, the wider first, then processes of the same one by id, parents before
+children; the last is the process itself. Groups that hold what has nothing to do with each other
+are left out."""
 
+#: Of Kubernetes: all pods of a class.
+_CLASSES = frozenset(
+    ("besteffort", "burstable", "kubepods-besteffort.slice", "kubepods-burstable.slice")
+)
 _PARENTS_MAX = 32
 _TEXT_MAX = 1 << 16
 
@@ -28,8 +33,13 @@ def family_of(tgid: int) -> Family:
             break
         line.append(parent)
     parts = [part for part in group.split("/") if part]
-    paths = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
+    paths = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts)) if not _shared(parts, n)]
     return (*paths, *reversed(line))
+
+
+def _shared(parts: list[str], at: int) -> bool:
+    """Whether it holds other services or containers too: what is right below the root does."""
+    return at + 1 < len(parts) and (at == 0 or parts[at] in _CLASSES)
 
 
 def to_blame(costs: Iterable[tuple[Family, float]], enough: float) -> set[str | int]:

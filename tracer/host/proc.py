@@ -60,7 +60,7 @@ def program(tgid: int) -> tuple[str | None, list[str]]:
             return place, _arguments(file.read(_ARGV_LIMIT))
 
     with suppress(OSError):
-        found = reach.PATIENCE.ask(tgid, "program", work) or found
+        found = reach.PATIENCE.ask(tgid, "program", work, times=reach.IDENTITY_TIMES) or found
     return found
 
 

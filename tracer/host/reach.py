@@ -25,8 +25,12 @@ _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_MAX = 40
 #: A file that is there answers in a millisecond; our own thread may have to wait for its turn.
 _PATIENCE_S = 0.5
+#: What a process is, is worth some times as much: a server that is taken for none goes unseen.
+IDENTITY_TIMES = 4
 #: Threads that wait for places that do not answer: for all there are, for those of one family.
 _STUCK_MAX = 24
+#: Of the former the last are for families of which nothing hangs yet.
+_STUCK_KNOWN_MAX = 16
 _STUCK_OF_FAMILY = 4
 #: A process may keep us waiting for so long at once, and for this part of the time; its family,
 #: which may be all that runs on a slow host, for some times as much.
@@ -187,9 +191,11 @@ class Patience:
         where: Hashable,
         work: Callable[[], T],
         late: Callable[[T], object] = lambda _: None,
+        times: int = 1,
     ) -> T | None:
         """What `work` returns or raises; None where `where`, of this process, does not answer.
 
+        `times` as long as usual it is waited for.
         After it did not, it is not asked again until that first work has come back; `late` is
         given what that brought. None as well where the process has kept us waiting too much.
         """
@@ -203,7 +209,8 @@ class Patience:
             return None
         asked = _Work(work)
         worker.jobs.put(asked.do)
-        if wait([asked.answer], self._patience_s).done:
+        patience_s = self._patience_s * times
+        if wait([asked.answer], patience_s).done:
             with self._lock:
                 if asked.took_s > _FREE_S:
                     self._spend(tgid, asked.took_s - _FREE_S)
@@ -213,7 +220,7 @@ class Patience:
                     worker.jobs.put(None)
             return asked.answer.result()
         with self._lock:
-            self._spend(tgid, self._patience_s)
+            self._spend(tgid, patience_s)
             self._stuck[asked.answer] = (tgid, where, self._family(tgid))
         worker.jobs.put(None)
         asked.answer.add_done_callback(lambda answer: self._came_back(answer, late))
@@ -231,6 +238,10 @@ class Patience:
         hung = [(owner, place) for owner, place, _ in self._stuck.values()]
         if (tgid, where) in hung or len(hung) >= _STUCK_MAX:
             return False
+        if len(hung) >= _STUCK_KNOWN_MAX:
+            kin = {node for *_, family in self._stuck.values() for node in family}
+            if not kin.isdisjoint(self._family(tgid)):
+                return False
         now_s = time.monotonic()
         owed = {other: _owed_s(*account[:2], now_s) for other, account in self._spent.items()}
         if owed.get(tgid, 0.0) >= _SPENT_MAX_S:
@@ -276,7 +287,7 @@ _OF_MEMORY = frozenset({"maps", "cmdline", "environ"})
 def guarded(tgid: int, work: Callable[[], T]) -> T | None:
     """What `work` returns or raises that looks at links of /proc/TGID, or at what else of it waits
     for an exec of the process to be over; None: it does not answer."""
-    return PATIENCE.ask(tgid, "exec", work)
+    return PATIENCE.ask(tgid, "exec", work, times=IDENTITY_TIMES)
 
 
 def proc_file(tgid: int, name: str, limit: int) -> bytes | None:
@@ -290,4 +301,6 @@ def proc_file(tgid: int, name: str, limit: int) -> bytes | None:
         with open(f"/proc/{tgid}/{name}", "rb") as file:
             return file.read(limit)
 
-    return PATIENCE.ask(tgid, name if name in _OF_MEMORY else "exec", work)
+    if name in _OF_MEMORY:
+        return PATIENCE.ask(tgid, name, work)
+    return guarded(tgid, work)

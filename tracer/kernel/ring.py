@@ -119,7 +119,8 @@ class Rings:
                 libbpf.consume_ring(self._handle)
             taken, self._taken = self._taken, []
             self._waiting = 0
-        self._tell_asked()
+            asked, self._asked = self._asked, False
+        self._tell(asked)
         if self.hear is not None:
             self.hear(taken[before:])
         return taken
@@ -140,9 +141,8 @@ class Rings:
         self._fill.close()
         os.close(self._nudge)
 
-    def _tell_asked(self) -> None:
+    def _tell(self, asked: bool) -> None:
         """Bytes of a request were taken: they may have woken nobody."""
-        asked, self._asked = self._asked, False
         if asked and self.stir is not None:
             self.stir()
 
@@ -169,7 +169,8 @@ class Rings:
             look, hear, before = self.look, self.hear, len(self._taken)
             libbpf.consume_ring(self._handle)
             fresh = self._taken[before:] if look or hear else []
-        self._tell_asked()
+            asked, self._asked = self._asked, False
+        self._tell(asked)
         if hear is not None:
             hear(fresh)
         if look and fresh and look(fresh):

@@ -41,11 +41,13 @@ _SAID_MAX = 1000
 
 @dataclass
 class _File:
-    """A file of the catalogue. `links` empty: it cannot be probed. `had`: it was opened."""
+    """A file of the catalogue. `links` empty: it cannot be probed. `had`: it was opened. `late`:
+    it did not answer, and is tried again at the next look."""
 
     path: str
     libraries: list[Library]
     had: bool = False
+    late: bool = False
     links: list[Link] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     users: set[int] = field(default_factory=set)
@@ -196,10 +198,12 @@ class Attacher:
         for m, file in zip(fresh, self._pool.map(self._open, fresh), strict=True):
             self._replace(m.inode, file)
         for file in (self._files[inode] for inode in wanted if inode in self._files):
-            if tgid not in file.users:
+            if tgid not in file.users and not file.late:
                 file.users.add(tgid)
                 file.idle_ns = None
                 self._tell(file, tgid)
+            elif file.late and not file.users and file.idle_ns is None:
+                file.idle_ns = time.monotonic_ns()
 
     def _to_try_again(self, mapped: Mapped) -> bool:
         """Whether a file could not be had from those who had it, but may be from this one: what a
@@ -251,6 +255,10 @@ class Attacher:
         file = _File(mapped.path, self._libraries_of(mapped.name))
         try:
             fd = mappings.open_mapped(mapped)
+        except TimeoutError as error:
+            file.late = True
+            self._trouble(mapped.path, f"cannot be probed yet: {reason(error)}")
+            return file
         except OSError as error:
             self._trouble(mapped.path, f"cannot be probed: {reason(error)}")
             return file

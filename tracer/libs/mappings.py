@@ -54,7 +54,7 @@ class Mapped:
 
 
 def open_mapped(mapped: Mapped) -> int:
-    """A descriptor of the very file that is mapped; OSError.
+    """A descriptor of the very file that is mapped; OSError, TimeoutError: no answer now.
 
     None of a file system that another process or machine serves: the kernel reads the file when
     a probe is put in, and lets no process of the host fork meanwhile.
@@ -62,7 +62,7 @@ def open_mapped(mapped: Mapped) -> int:
     work = partial(_open, mapped)
     fd = reach.PATIENCE.ask(mapped.tgid, mapped.inode, work, late=os.close)
     if fd is None:  # it hangs, or has kept us waiting before
-        raise _served(mapped)
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), mapped.path)
     return fd
 
 
@@ -82,10 +82,10 @@ def _open(mapped: Mapped) -> int:
         raise
     fd = reach.read_regular(named)
     try:
+        if layered and not _on_disk(fd):  # before it is mapped: that would ask who serves it
+            raise _served(mapped)
         if listed(fd) != mapped.inode:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), mapped.path)
-        if layered and not _on_disk(fd):
-            raise _served(mapped)
     except OSError:
         os.close(fd)
         raise
