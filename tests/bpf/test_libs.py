@@ -126,7 +126,7 @@ def test_every_call_of_the_catalogue(
             assert (symbol, *stage.total(symbol)) == (symbol, count, size, tokens)
         assert {c.tgid for c in stage.calls()} == {caller.pid}
     assert stage.said == []
-    assert stage.kernel.lost() == {}
+    assert not [kind for kind in stage.kernel.lost() if kind.startswith("call")]
 
 
 @pytest.mark.parametrize("flags", [0, 2], ids=["legacy stream", "stream of each thread"])
