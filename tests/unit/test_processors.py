@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_process_with_more_threads_than_are_looked_at(monkeypatch: pytest.Monk
         gate.wait()
         go.wait()
 
-    threads = [in_thread(lambda go=go: work(go)) for go in (early,) * 6 + (late,) * 2]  # type: ignore[misc]
+    threads = [in_thread(partial(work, go)) for go in (early,) * 6 + (late,) * 2]
     gate.wait()
     first = looked(reader)
     early.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,9 @@ import pytest
 from tests.unit.test_discovery import Noted, started
 from tests.unit.test_host import Running
 from tracer.host.discovery import Discovery
+from tracer.host.processors import Processors
 from tracer.host.sampler import Sampler
-from tracer.records import Conn, HttpRequest, Insert, Memory, Resident
+from tracer.records import Conn, HttpRequest, Insert, Memory, Ran, Resident
 
 S = 1_000_000_000
 
@@ -52,15 +53,16 @@ def asked(at: int, endpoint: str | None = "/completion") -> HttpRequest:
 MS = 1_000_000
 
 
-class Looks:
+class Looks(Processors):
     """A sampler that tells when it looked at processors, in milliseconds."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sampler = Sampler(Discovery(Noted()))
-        self.sampler._processors = self  # type: ignore[assignment]
+        self.sampler._processors = self
         self.at: list[int] = []
 
-    def look(self, tgids: list[int], now_ns: int) -> list[object]:
+    def look(self, tgids: Iterable[int], now_ns: int) -> list[Ran]:
         self.at.append(now_ns // MS)
         return []
 
