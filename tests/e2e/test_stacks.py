@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,8 @@ OPTIONS = ("-c", "512")
 #: Of the first loading of a model's vocabulary, by this server.
 LOADING = "libllama.so"
 MADE_READY = ("spawn.fit", "load.meta")
+#: Of each model, at most.
+LOADS = 15
 
 
 @contextmanager
@@ -45,16 +48,16 @@ def router(weights: Path, folder: Path, daemon: Ttftd) -> Iterator[llama.LlamaSe
 
 
 def named(daemon: Ttftd, id_: int) -> Json:
-    """A request in detail, once functions have names."""
+    """A request in detail, once functions have names; without, where there is little to name."""
     found: list[Json] = []
 
     def has_names() -> bool:
-        answer = daemon.get(f"/v1/requests/{id_}")
-        found[:] = [answer]
-        stages = answer["evidence_detail"]["stacks"] or []
-        return any(one["function"] for stage in stages for one in stage["functions"])
+        found[:] = [daemon.get(f"/v1/requests/{id_}")]
+        stages = found[0]["evidence_detail"]["stacks"]
+        return not stages or any(one["function"] for s in stages for one in s["functions"])
 
-    wait_for(has_names, 60, "names of functions", 0.2)
+    with contextlib.suppress(TimeoutError):
+        wait_for(has_names, 10, "names of functions", 0.2)
     return found[0]
 
 
@@ -63,13 +66,15 @@ def test_what_ran_while_a_model_was_loaded(
 ) -> None:
     records = tmp_path / "records.ndjson.gz"
     with router(weights, tmp_path, daemon) as server, daemon.recording(records):
-        # A load of a tenth of a second is a handful of samples: these may all be in the C library.
-        for model in ("alpha", "beta") * 4:
+        # Sampled is what is not reading: a few tenths of a second, not at all where all comes from
+        # disk, and these few samples may all be in the C library.
+        for model in ("alpha", "beta") * LOADS:
             with server.client() as client:
                 reply = ask(partial(client.chat, model, "Say one word.", max_tokens=2))
             (answer,) = daemon.explained([reply], 60)
             detail = named(daemon, answer["id"])
-            stages = {stage["stage"]: stage for stage in detail["evidence_detail"]["stacks"]}
+            told_of = detail["evidence_detail"]["stacks"] or []
+            stages = {stage["stage"]: stage for stage in told_of}
             assert set(stages) <= set(detail["stages_ms"])
             for stage in stages.values():
                 assert sum(one["samples"] for one in stage["functions"]) <= stage["samples"]
@@ -89,9 +94,11 @@ def test_what_ran_while_a_model_was_loaded(
 
 
 def made_ready_by(stages: dict[str, Json], library: str) -> bool:
-    """Whether the library is among what was running before the weights were read."""
+    """Whether the library is among what was running before the weights were read, by its names."""
     functions = [one for s in MADE_READY if s in stages for one in stages[s]["functions"]]
-    return any(Path(one["module"]).name.startswith(library) for one in functions)
+    return any(
+        one["function"] and Path(one["module"]).name.startswith(library) for one in functions
+    )
 
 
 def test_warm_requests_are_not_sampled(
