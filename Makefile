@@ -33,7 +33,7 @@ test-all: setup-all bpf ## make test, then make test-vm, as one run
 test-service: setup-service bpf ## set up, then install it in each way on a real systemd, emulated
 	@$(PYTHON) -m pytest -m service tests/service $(ARGS)
 
-test-collectors: setup-collectors bpf ## set up, then with a real Prometheus and OTLP's own definitions
+test-collectors: setup-collectors bpf ## set up, then with a real Prometheus, OpenTelemetry Collector and Perfetto
 	@$(PYTHON) -m pytest -m collectors tests/collectors $(ARGS)
 
 lint: setup bpf ## ruff, mypy --strict, clang-format

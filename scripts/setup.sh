@@ -6,7 +6,7 @@
 #   scripts/setup.sh demo     and the real server with two models
 #   scripts/setup.sh e2e      and a software Vulkan device, for the tests with the real server
 #   scripts/setup.sh bench    and the peers that the benchmark compares with
-#   scripts/setup.sh collectors  and a Prometheus and OTLP's definitions, to be collected by
+#   scripts/setup.sh collectors  and a Prometheus, a Perfetto, and what builds an OpenTelemetry Collector
 #   scripts/setup.sh vm       what the tests without the real server and those on other kernels need
 #   scripts/setup.sh service  and to install it in guests with systemd
 #   scripts/setup.sh arm64    and on an emulated arm64 machine
@@ -24,7 +24,7 @@ demo) extras=test,demo ;;
 e2e) extras=test,demo packages="$packages mesa-vulkan-drivers python3-bpfcc" ;;
 bench) extras=test,demo packages="$packages strace bpftrace mesa-vulkan-drivers" ;;
 vm) packages="$packages $vm_packages" ;;
-collectors) extras=test,collectors packages="$packages prometheus" ;;
+collectors) extras=test,collectors packages="$packages prometheus mmdebstrap chromium" ;;
 service) packages="$packages $vm_packages qemu-utils" ;;
 arm64) packages="$packages $vm_packages qemu-system-arm" ;;
 all) extras=test,demo packages="$packages $vm_packages mesa-vulkan-drivers python3-bpfcc" ;;

@@ -35,9 +35,10 @@ from tracer.engine import Engine
 from tracer.errors import TtftError
 from tracer.exports import Exports
 from tracer.host.clock import Clock
-from tracer.host.discovery import Discovery, Rule
+from tracer.host.discovery import Discovery
 from tracer.host.own import cpu_ns, give_back, pss_bytes
 from tracer.host.place import place_of
+from tracer.host.recognise import Rule
 from tracer.http import HttpReader
 from tracer.kernel import features
 from tracer.kernel.features import Fact

@@ -32,6 +32,8 @@ _IDLE_MS = 60_000
 _LIVELY_NS = 1_000_000_000
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 60_000_000_000
+#: A process that does not answer is asked again after so long, then more and more seldom.
+_AGAIN_NS = 1_000_000_000
 
 
 class Source(Watchable, Protocol):
@@ -76,6 +78,8 @@ class Live:
         self._was_busy = False
         self._lively_until_ns = 0
         self._tick_due_ns = 0
+        self._again_due_ns = 0
+        self._again_every_ns = _AGAIN_NS
 
     @property
     def lost(self) -> dict[str, int]:
@@ -100,6 +104,8 @@ class Live:
             self._source.wait(_BUSY_MS)
             return
         due_ns = self._armer.next_ns if self._armer else None
+        if self._discovery.some_silent:
+            due_ns = min(self._again_due_ns, self._again_due_ns if due_ns is None else due_ns)
         nap_ms = _IDLE_MS if due_ns is None else max(0, due_ns - now_ns) // 1_000_000 + 1
         self._source.wait(min(nap_ms, _IDLE_MS), _IDLE_MS)
 
@@ -145,6 +151,7 @@ class Live:
         if now_ns >= self._expire_due_ns:
             self._expire_due_ns = now_ns + _EXPIRE_EVERY_NS
             records += self._http.expire(now_ns)
+        records += self._silent(now_ns)
         records += self._arm(records, now_ns)
         if some or records or busy or now_ns >= self._tick_due_ns:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
@@ -156,6 +163,18 @@ class Live:
         if busy:
             return self._sampler.during(now_ns)
         return self._sampler.after(now_ns) if self._was_busy else []
+
+    def _silent(self, now_ns: int) -> list[AnyRecord]:
+        """Servers that did not say what they are when they were found, asked again and again."""
+        if not self._discovery.some_silent:
+            self._again_every_ns = _AGAIN_NS
+            return []
+        if now_ns < self._again_due_ns:
+            return []
+        found = self._discovery.ask_again(now_ns)
+        self._again_due_ns = now_ns + self._again_every_ns
+        self._again_every_ns = min(2 * self._again_every_ns, _IDLE_TICK_NS)
+        return [*found, *self._follow(found)]
 
     def _readings(self, now_ns: int, waiting: Callable[[], frozenset[int]]) -> list[AnyRecord]:
         """Of devices that servers hold at which a request waits."""

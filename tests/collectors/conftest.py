@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = ("prometheus", "mmdebstrap", "chromium")
+PACKAGES = ("opentelemetry", "playwright", "viztracer")
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves them out of a run that does not name them; one that does needs what they need."""
     if "collectors" not in str(config.option.markexpr):
         return True
-    if shutil.which("prometheus") is None or find_spec("opentelemetry") is None:
-        raise pytest.UsageError("no prometheus or no opentelemetry-proto: make test-collectors")
+    programs = [name for name in PROGRAMS if shutil.which(name) is None]
+    packages = [name for name in PACKAGES if find_spec(name) is None]
+    if programs or packages:
+        raise pytest.UsageError(f"missing: {', '.join(programs + packages)}; make test-collectors")
     return None

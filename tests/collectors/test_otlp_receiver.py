@@ -1,4 +1,5 @@
-"""Spans as the official definitions of OTLP take them, in a receiver that is strict.
+"""Spans as the official definitions of OTLP take them, in a receiver that is strict, and as a real
+OpenTelemetry Collector does.
 
 Its bodies are parsed into OpenTelemetry's own messages: an unknown field, a wrong type or a wrong
 enumeration is an error. OTLP's JSON differs from that of protocol buffers in one thing, the ids in
@@ -11,15 +12,18 @@ import asyncio
 import base64
 import json
 import re
+import urllib.request
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import Parse
+from google.protobuf.json_format import MessageToJson, Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.collectors.otelcol import Otelcol
 from tests.unit.answer_cases import spike, warm
 from tests.unit.test_otlp import collecting
 from tests.workloads.llama import free_port
@@ -109,29 +113,58 @@ def test_the_receiver_is_strict(wrong: str) -> None:
         received(json.loads(wrong))
 
 
+def test_a_collector_passes_on_all_of_it(tmp_path: Path) -> None:
+    """Sent to the collector, and from there to the receiver."""
+    entries = [otlp.encode(item, {}) for item in (spike(1), warm(2))]
+    with collecting() as last, Otelcol(tmp_path, last.server_port) as collector:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{collector.port}/v1/traces",
+            otlp.body(entries),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert (answer.status, json.load(answer)) == (200, {"partialSuccess": {}})
+        wait_for(lambda: bool(last.bodies), 30, "the collector to pass it on", 0.1)
+        bodies = list(last.bodies)
+    assert {head["path"] for head in last.heads} == {"/v1/traces"}
+    sent = received(json.loads(otlp.body(entries)))
+    assert by_id(spans(map(received, bodies))) == by_id(spans([sent]))
+
+
+def by_id(found: list[Span]) -> dict[bytes, str]:
+    """All that is in each span, as text."""
+    return {span.span_id: MessageToJson(span, sort_keys=True) for span in found}
+
+
 @pytest.mark.kernel
-def test_a_daemon_sends_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["itself", "collector"])
+def test_a_daemon_sends_them(tmp_path: Path, by: str) -> None:
     port = free_port()
-    with collecting() as collector, StubServer(chunks=2, port=port):
+    with ExitStack() as stack:
+        last = stack.enter_context(collecting())
+        stack.enter_context(StubServer(chunks=2, port=port))
+        to = last.server_port
+        if by == "collector":
+            to = stack.enter_context(Otelcol(tmp_path, to)).port
         config = (
             f'[[server]]\nname = "seen"\nport = {port}\n'
-            f'[otlp]\nendpoint = "http://127.0.0.1:{collector.server_port}"\n'
+            f'[otlp]\nendpoint = "http://127.0.0.1:{to}"\n'
         )
-        with Ttftd(tmp_path / "ttftd", config, UNIT_NICE) as daemon:
-            daemon.wait_server(port)
+        daemon = stack.enter_context(Ttftd(tmp_path / "ttftd", config, UNIT_NICE))
+        daemon.wait_server(port)
 
-            async def ask() -> None:
-                for model in ("one", "two", "\u4e2d\n\x1b[2J"):
-                    await stream("127.0.0.1", port, call(model, 2))
+        async def ask() -> None:
+            for model in ("one", "two", "\u4e2d\n\x1b[2J"):
+                await stream("127.0.0.1", port, call(model, 2))
 
-            asyncio.run(ask())
+        asyncio.run(ask())
 
-            def seen() -> list[str]:
-                found = spans(map(received, collector.bodies))
-                return [span.name for span in found if not span.parent_span_id]
+        def seen() -> list[str]:
+            found = spans(map(received, last.bodies))
+            return [span.name for span in found if not span.parent_span_id]
 
-            wanted = {"chat one", "chat two", "chat \u4e2d\n\x1b[2J"}
-            wait_for(lambda: wanted <= set(seen()), 30, "three requests to be received", 0.1)
-            assert_sound(spans(map(received, collector.bodies)))
-            (export,) = daemon.get("/v1/status")["exports"]
-            assert (export["dropped"], export["trouble"]) == (0, None)
+        wanted = {"chat one", "chat two", "chat \u4e2d\n\x1b[2J"}
+        wait_for(lambda: wanted <= set(seen()), 30, "three requests to be received", 0.1)
+        assert_sound(spans(map(received, last.bodies)))
+        (export,) = daemon.get("/v1/status")["exports"]
+        assert (export["dropped"], export["trouble"]) == (0, None)

@@ -11,7 +11,8 @@ from tests.unit.test_discovery import Noted
 from tests.unit.test_wire import V4, conn
 from tracer.ahead import Ahead
 from tracer.errors import KernelError
-from tracer.host.discovery import Discovery, Rule
+from tracer.host.discovery import Discovery
+from tracer.host.recognise import Rule
 from tracer.kernel import layouts
 from tracer.records import Listen
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.test_host import Running
 from tracer.host import files, proc
-from tracer.host.discovery import Discovery, Member, Rule
+from tracer.host.discovery import Discovery, Member
+from tracer.host.recognise import Rule
 from tracer.kernel.wire import RawExec, RawFile, RawMagic
 from tracer.records import (
     AnyRecord,

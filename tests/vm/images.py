@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +145,19 @@ def _build_root(folder: Path, spec: UserlandSpec, arch: str) -> None:
     for place in ("mnt/checkout", "mnt/control", "mnt/out", "opt/libs"):
         (tree / place).mkdir(parents=True, exist_ok=True)
     _disk(tree, folder / "root.img", "2G")
+
+
+def extracted(tree: Path, suite: str, included: Sequence[str]) -> None:
+    """Unpacks packages of a suite, with all that they depend on, into a new folder."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
+        settings.write(_apt_settings())
+        settings.flush()
+        run(
+            "mmdebstrap", "--mode=root", "--format=directory", "--variant=extract",
+            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", f"--include={','.join(included)}",
+            f"--aptopt={settings.name}", '--aptopt=Acquire::Languages "none"',
+            suite, tree, packages.mirror().line(suite),
+        )  # fmt: skip
 
 
 def _disk(tree: Path, image: Path, size: str) -> None:

@@ -7,13 +7,13 @@ what to watch. Everything it learns leaves as records.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import msgspec
 
 from tracer.host import files, proc, sockets
 from tracer.host.naming import Names
+from tracer.host.recognise import INIT, Recogniser, Rule, ancestor
 from tracer.kernel.wire import (
     Raw,
     RawCached,
@@ -39,11 +39,8 @@ from tracer.records import (
     Server,
     Unlisten,
 )
-from tracer.servers import SERVER_COMMS, parse_command
 
 _FILES_LIMIT = 4096
-#: It opens ports for services that it starts when asked; no server, and everyone's ancestor.
-_INIT = 1
 
 
 class Watchable(Protocol):
@@ -56,33 +53,6 @@ class Watchable(Protocol):
     def add_server_comm(self, comm: str) -> None: ...
     def set_server_ports(self, ports: Collection[int]) -> None: ...
     def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None: ...
-
-
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A server the configuration names, by every condition that is given.
-
-    `exe` is the whole path of its executable, `command` a part of its command line, `port`
-    one it listens on. `program` says which known server it behaves like.
-    """
-
-    name: str
-    exe: str | None = None
-    command: str | None = None
-    port: int | None = None
-    program: str = "custom"
-
-    @property
-    def by_port(self) -> bool:
-        """Known by nothing but the port it listens on."""
-        return self.exe is None and self.command is None and self.port is not None
-
-    def claims(self, exe: str | None, argv: Sequence[str]) -> bool:
-        """Whether executable and command line fit; never by the port alone."""
-        if self.exe is None and self.command is None:
-            return False
-        return (self.exe is None or self.exe == exe) and (
-            self.command is None or self.command in " ".join(argv)
-        )
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -102,7 +72,7 @@ class Discovery:
 
     def __init__(self, kernel: Watchable, rules: Iterable[Rule] = ()) -> None:
         self._kernel = kernel
-        self._rules = tuple(rules)
+        self._known = Recogniser(rules)
         self._tree: dict[int, Member] = {}
         self._files: dict[tuple[int, int], File] = {}
         self._ports: dict[tuple[int, int], int] = {}
@@ -142,72 +112,67 @@ class Discovery:
 
     def change(self, rules: Iterable[Rule], now_ns: int) -> list[AnyRecord]:
         """Go by these rules from now on; what was found by others stays until it ends."""
-        self._rules = tuple(rules)
+        self._known.rules = tuple(rules)
         return self._find(now_ns)
 
     def _find(self, now_ns: int) -> list[AnyRecord]:
-        for comm in self._names():
+        for comm in self._known.comms():
             self._kernel.add_server_comm(comm)
-        self._kernel.set_server_ports([r.port for r in self._rules if r.by_port and r.port])
+        self._kernel.set_server_ports(list(self._known.by_port))
         known = set(self._tree)
         records: list[AnyRecord] = []
-        for tgid, command, rule in self._fronts():
-            if tgid not in known:
-                records += self._adopt(tgid, command, rule, now_ns)
+        for tgid, command, rule in self._known.fronts(proc.pids(), known):
+            records += self._adopt(tgid, command, rule, now_ns)
         return records + self._sockets(known, now_ns)
 
-    def _names(self) -> list[str]:
-        """Programs to watch from their first instruction."""
-        configured = [PurePosixPath(rule.exe).name for rule in self._rules if rule.exe]
-        return [*SERVER_COMMS, *configured]
+    @property
+    def some_silent(self) -> bool:
+        """Whether there are processes to `ask_again()`."""
+        return bool(self._known.silent)
 
-    def _fronts(self) -> list[tuple[int, Command, Rule | None]]:
-        """Processes that are servers themselves and not part of another one."""
-        found: dict[int, tuple[Command, Rule | None]] = {}
-        parents: dict[int, int] = {}
-        for tgid in proc.pids():
-            parents[tgid] = proc.ppid(tgid) or 0
-            known = self._recognise(tgid)
-            if known is not None:
-                found[tgid] = known
-        return [
-            (tgid, command, rule)
-            for tgid, (command, rule) in found.items()
-            if not _has_ancestor(tgid, parents, found)
-        ]
-
-    def _recognise(self, tgid: int) -> tuple[Command, Rule | None] | None:
-        exe, argv = proc.program(tgid)
-        command = parse_command(exe, argv, child=False)
-        for rule in self._rules:
-            if rule.claims(exe, argv):
-                return command or Command(program=rule.program, role="single"), rule
-        if command is None or command.role not in ("front", "single", "runner"):
-            return None
-        return command, None
+    def ask_again(self, now_ns: int) -> list[AnyRecord]:
+        """Servers, and processes of servers, that did not answer before and do now."""
+        known = set(self._tree)
+        silent = [tgid for tgid in self._known.take_silent() if tgid not in known]
+        records: list[AnyRecord] = []
+        for tgid in silent:
+            above = ancestor(tgid, self._tree)
+            if above is not None and tgid not in self._tree:
+                records += self._take_in(tgid, self._tree[above], now_ns)
+        others = [tgid for tgid in silent if tgid not in self._tree]
+        for tgid, command, rule in self._known.fronts(others, self._tree):
+            records += self._adopt(tgid, command, rule, now_ns)
+        return records + self._sockets(known, now_ns) if records else []
 
     def _adopt(
         self, tgid: int, command: Command, rule: Rule | None, now_ns: int
     ) -> list[AnyRecord]:
         """Watch a front and all below it; children born meanwhile are watched by the kernel."""
-        self._kernel.watch(tgid)
-        name = rule.name if rule else None
-        self._tree[tgid] = Member(tgid, name, command.program, rule.port if rule else None)
+        name, port = (rule.name, rule.port) if rule else (None, None)
+        member = Member(tgid, name, command.program, port)
+        return self._take_in(tgid, member, now_ns, command)
+
+    def _take_in(
+        self, tgid: int, member: Member, now_ns: int, command: Command | None = None
+    ) -> list[AnyRecord]:
+        """Watch a process and all below it. `command`: what it is, where it does not say so."""
         records: list[AnyRecord] = []
-        for member in [tgid, *proc.descendants(tgid)]:
-            if member != tgid:
-                if proc.start_ns(member) is None:  # to watch one that hangs is to wait for it
-                    continue
-                self._kernel.watch(member)
-                self._tree[member] = self._tree[tgid]
-            record = proc.process_record(member, now_ns, child=member != tgid)
-            if record is None:
-                self._tree.pop(member, None)
+        for other in [tgid, *proc.descendants(tgid)]:
+            # To watch one that hangs is to wait for it.
+            if other != member.front and proc.start_ns(other) is None:
+                self._known.silent.add(other)
                 continue
-            if member == tgid and record.command is None:
+            self._kernel.watch(other)
+            self._tree[other] = member
+            record = proc.process_record(other, now_ns, child=other != member.front)
+            if record is None:
+                self._tree.pop(other, None)
+                self._known.silent.add(other)
+                continue
+            if other == tgid and record.command is None:
                 record = msgspec.structs.replace(record, command=command)
             records.append(record)
-            records += self._mapped(member, now_ns)
+            records += self._mapped(other, now_ns)
         return records
 
     def _mapped(self, tgid: int, now_ns: int) -> list[AnyRecord]:
@@ -224,7 +189,7 @@ class Discovery:
 
     def _sockets(self, known: Collection[int], now_ns: int) -> list[AnyRecord]:
         """Sockets of processes that were not `known` before."""
-        by_port = {rule.port: rule for rule in self._rules if rule.by_port}
+        by_port = self._known.by_port
         # A port may be one of any namespace; without such rules the servers' own are enough.
         spaces = sockets.namespaces(proc.pids() if by_port else list(self._tree))
         records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
@@ -235,14 +200,14 @@ class Discovery:
         return records
 
     def _adopt_listeners(
-        self, spaces: Sequence[sockets.Namespace], rules: dict[int | None, Rule], now_ns: int
+        self, spaces: Sequence[sockets.Namespace], rules: dict[int, Rule], now_ns: int
     ) -> list[AnyRecord]:
         """Fronts that a rule names by nothing but their port."""
         tcp = (sock for space in spaces for sock in space.tcp if sock.state == sockets.LISTENING)
         wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
         if not wanted:
             return []
-        owners = proc.socket_owners([tgid for tgid in proc.pids() if tgid != _INIT])
+        owners = proc.socket_owners([tgid for tgid in proc.pids() if tgid != INIT])
         records: list[AnyRecord] = []
         for inode, rule in wanted.items():
             owner = owners.get(inode)
@@ -331,7 +296,7 @@ class Discovery:
 
     def _newcomer(self, raw: RawExec) -> list[AnyRecord]:
         """A program with a server's name started outside any tree."""
-        known = self._recognise(raw.tgid)
+        known = self._known.program(raw.tgid)
         if known is None:
             self._kernel.unwatch(raw.tgid)
             return []
@@ -408,7 +373,7 @@ class Discovery:
 
     def _listening_stranger(self, listen: Listen) -> list[AnyRecord]:
         """A server whose program name says nothing (an interpreter), or one known by its port."""
-        known = self._listening(listen)
+        known = self._known.listening(listen)
         if known is None:
             return []
         command, found = known
@@ -430,15 +395,7 @@ class Discovery:
 
     def serves(self, listen: Listen) -> bool:
         """Whether who listens there is a server, known or not; from any thread."""
-        return listen.tgid in self._tree or self._listening(listen) is not None
-
-    def _listening(self, listen: Listen) -> tuple[Command, Rule | None] | None:
-        known = self._recognise(listen.tgid)
-        if known is not None:
-            return known
-        fits = (r for r in self._rules if r.port == listen.port and r.by_port)
-        rule = None if listen.tgid == _INIT else next(fits, None)
-        return None if rule is None else (Command(program=rule.program, role="single"), rule)
+        return listen.tgid in self._tree or self._known.listening(listen) is not None
 
     def _file(self, raw: RawFile) -> list[AnyRecord]:
         file = files.identify(
@@ -465,15 +422,6 @@ class Discovery:
         self._files[file.dev, file.ino] = file
         while len(self._files) > _FILES_LIMIT:
             del self._files[next(iter(self._files))]
-
-
-def _has_ancestor(tgid: int, parents: dict[int, int], among: Iterable[int]) -> bool:
-    seen = {tgid}
-    while (tgid := parents.get(tgid, 0)) and tgid not in seen:
-        if tgid in among:
-            return True
-        seen.add(tgid)
-    return False
 
 
 def _name(member: Member, port: int) -> str:

@@ -46,11 +46,13 @@ def _arguments(raw: bytes) -> list[str]:
     return [a.decode("utf-8", "replace") for a in raw.split(b"\0")[:-1]]
 
 
-def program(tgid: int) -> tuple[str | None, list[str]]:
-    """`exe` and `argv`, in one look: at the start all processes of the host are asked."""
+def program(tgid: int) -> tuple[str | None, list[str]] | None:
+    """`exe` and `argv`, in one look: at the start all processes of the host are asked.
+
+    None: it does not answer; of one that is gone nothing is known.
+    """
     if not _statm(tgid)[0]:  # a thread of the kernel's, of which there may be thousands
         return None, []
-    found: tuple[str | None, list[str]] = (None, [])
 
     def work() -> tuple[str | None, list[str]]:
         place = None
@@ -59,9 +61,10 @@ def program(tgid: int) -> tuple[str | None, list[str]]:
         with open(f"/proc/{tgid}/cmdline", "rb") as file:
             return place, _arguments(file.read(_ARGV_LIMIT))
 
-    with suppress(OSError):
-        found = reach.PATIENCE.ask(tgid, "program", work, times=reach.IDENTITY_TIMES) or found
-    return found
+    try:
+        return reach.PATIENCE.ask(tgid, "program", work, times=reach.IDENTITY_TIMES)
+    except OSError:
+        return None, []
 
 
 def _statm(tgid: int) -> tuple[int, int]:
@@ -121,8 +124,7 @@ def read_counts(tgid: int) -> tuple[int, int] | None:
 
 
 def command(tgid: int, *, child: bool) -> Command | None:
-    place, arguments = program(tgid)
-    return parse_command(place, arguments, child=child)
+    return parse_command(*(program(tgid) or (None, [])), child=child)
 
 
 def pids() -> list[int]:

@@ -1,0 +1,107 @@
+"""A real OpenTelemetry Collector, built from Debian's own sources of it; no package has it built.
+
+Made once, in some minutes, in a tree that holds Go and all that the collector is made from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.vm import cache
+from tests.vm.images import extracted
+from tests.workloads.llama import free_port
+from tests.workloads.waiting import wait_for
+
+SUITE = "sid"
+MAIN = Path(__file__).with_suffix(".go")
+_PACKAGES = ("golang-go", "golang-opentelemetry-collector-dev")
+START_S = 60.0
+
+
+def binary() -> Path:
+    """The program; BuildError where it cannot be made."""
+    recipe = [SUITE, _PACKAGES, MAIN.read_text(), inspect.getsource(_build)]
+    return cache.built(f"otelcol-{cache.digest(recipe)}", _build) / "otelcol"
+
+
+def _build(folder: Path) -> None:
+    tree = folder / "tree"
+    extracted(tree, SUITE, _PACKAGES)
+    go = next((tree / "usr/lib").glob("go-*"))
+    shares = tree / "usr/share"
+    source = shares / "gocode/src/otelcol"
+    source.mkdir()
+    shutil.copy(MAIN, source / "main.go")
+    subprocess.run(
+        [go / "bin/go", "build", "-trimpath", "-o", folder / "otelcol", "."],
+        cwd=source,
+        check=True,
+        # As Debian builds its own: what lies in the tree, no modules from elsewhere.
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "GOROOT": str(go),
+            "GOPATH": str(shares / "gocode"),
+            "GOCACHE": str(folder / "cache"),
+            "GO111MODULE": "off",
+            "GOTOOLCHAIN": "local",
+            "CGO_ENABLED": "0",
+        },
+    )
+    for used in ("tree", "cache"):
+        shutil.rmtree(folder / used)
+
+
+class Otelcol:
+    """Running in `with`: takes OTLP at `port` and passes it on, as JSON, to another port."""
+
+    def __init__(self, folder: Path, to_port: int) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._config = {
+            "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{self.port}"}}}},
+            "exporters": {
+                "otlphttp": {
+                    "endpoint": f"http://127.0.0.1:{to_port}",
+                    "encoding": "json",
+                    "compression": "none",
+                }
+            },
+            "service": {
+                "telemetry": {"metrics": {"level": "none"}},
+                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["otlphttp"]}},
+            },
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        config = self._folder / "otelcol.json"  # JSON is YAML
+        config.write_text(json.dumps(self._config))
+        with (self._folder / "otelcol.log").open("wb") as log:
+            self._process = subprocess.Popen([binary(), "--config", config], stdout=log, stderr=log)
+        try:
+            wait_for(self._listens, START_S, "the collector to listen", 0.1)
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(30)
+
+    def _listens(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
