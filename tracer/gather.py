@@ -109,14 +109,23 @@ class Gatherer:
             del overlapping[MAX_OTHERS:]
         last = [
             one
-            for tgid in site.runners()
+            for tgid in self._recent()
             if (one := next(site.ended(tgid, talk.arrival_ns), None)) is not None
         ]
+        if len(last) > MAX_OTHERS:
+            last.sort(key=lambda r: r.end_ns or r.arrival_ns)
+            del last[:-MAX_OTHERS]
         retried = [r for r in site.failures() if r.arrival_ns < talk.arrival_ns]
         retried = [r for r in retried if _same_body(r, talk)][-MAX_OTHERS:]
         unique = {r.xid: r for r in (*last, *overlapping, *retried)}
         unique.pop(talk.xid, None)
         return sorted(unique.values(), key=lambda r: (r.arrival_ns, r.xid))
+
+    def _recent(self) -> list[int]:
+        """Processes that may bear on this request: of those long gone nothing else is told."""
+        since_ns = self._talk.arrival_ns - 2 * LONG_LOOKBACK_NS
+        kept = (p for p in self._tree if p.exit is None or p.exit.ts_ns >= since_ns)
+        return list(dict.fromkeys(p.tgid for p in kept))
 
     def _runner_of(self, one: Talk) -> int | None:
         if one.done:

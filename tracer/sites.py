@@ -89,10 +89,6 @@ class Site:
         for _, _, talk in self._ends[bisect_left(self._ends, (ts_ns, 0), key=_rank) :]:
             yield talk
 
-    def runners(self) -> list[int]:
-        """Processes that served a request that is kept."""
-        return [tgid for tgid in self._by_runner if tgid is not None]
-
     def ended(self, runner: int | None, before_ns: int) -> Iterator[Talk]:
         """Requests a runner served that ended before a time, the last first."""
         ends = self._by_runner.get(runner, [])

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.build import CHAT, MIB, NETNS, Story, finals, fold, ms, ticked
 from tracer.evidence import Evidence
+from tracer.gather import LONG_LOOKBACK_NS, MAX_OTHERS
 from tracer.records import (
     AnyRecord,
     Armed,
@@ -425,6 +426,31 @@ def test_process_numbers_are_reused() -> None:
         (200, ms(10), ms(50)),
         (200, ms(150), None),
     ]
+
+
+@pytest.mark.parametrize("apart_ms", [100, 60_000])
+def test_what_is_told_of_others_does_not_grow_with_each_switch(apart_ms: int) -> None:
+    """A model after the other, for hours: of each former runner its last request bears on the
+    next, but not for ever."""
+    story = Story()
+    for n in range(150):
+        at, tgid = 1000 + n * apart_ms, 200 + n
+        if n:
+            story.exit(at + 1, tgid - 1, signal=15)
+        story.runner(at + 2, tgid, 9001, f"model-{n}")
+        story.request(
+            at, 50001, tid=101, model=f"model-{n}", head=at + 60, token=at + 70, end=at + 80
+        )
+        story.hop(
+            at + 50, 9001, 60001, tgid, tid=101, model=f"model-{n}",
+            head=at + 59, token=at + 69, end=at + 79,
+        )  # fmt: skip
+    told = finals(story.records(every=apart_ms))
+    assert len(told) == 150
+    for one in told.values():
+        assert len(one.others) <= min(MAX_OTHERS, 2 * LONG_LOOKBACK_NS // ms(apart_ms) + 1)
+        assert [o.id for o in one.others][-1:] == ([one.id - 1] if one.id > 1 else [])
+        assert one.previous_model == (f"model-{one.id - 2}" if one.id > 1 else None)
 
 
 def test_exec_and_discovery_read_before_the_fork() -> None:
