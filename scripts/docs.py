@@ -1,7 +1,7 @@
-"""Writes what docs/ has of the tables in tracer/, and the pictures from the demo's recording.
+"""Writes what docs/ has of the tables in tracer/, and a picture from the demo's recording.
 
 python scripts/docs.py            after a change of a code or its explanation
-python scripts/docs.py pictures   the pictures too
+python scripts/docs.py pictures   the picture too
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -17,17 +16,15 @@ sys.path.insert(0, str(ROOT))
 from tracer.answers import answer, detail, dumps  # noqa: E402
 from tracer.devices.table import DriverCall, table  # noqa: E402
 from tracer.explain import KINDS, Explanation, codes_explained, explain  # noqa: E402
-from tracer.export.chrome import dump  # noqa: E402
 from tracer.recording import replay  # noqa: E402
 from tracer.report import charts  # noqa: E402
-from tracer.report.marks import colour, label, rect  # noqa: E402
 
 CAUSES = ROOT / "docs" / "causes"
 DRIVERS = ROOT / "docs" / "driver-calls.md"
 PICTURES = ROOT / "docs" / "img"
 NOTE = "<!-- Made by scripts/docs.py from tracer/codes.py and tracer/explanations.toml. -->"
 SHOWN = 8
-"""The request of the recording that the pictures show: a switch to a model on the disk."""
+"""The request of the recording that the picture shows: a switch to a model on the disk."""
 
 
 def page(one: Explanation) -> str:
@@ -117,14 +114,12 @@ def write() -> None:
 
 
 def pictures() -> None:
-    """The waterfall of one request, and the tracks of its trace."""
+    """The waterfall of one request. That of its trace: python -m tests.collectors.perfetto."""
     found = replay(ROOT / "demo" / "recording.ndjson.gz")
     (one,) = (item for item in found if item.evidence.id == SHOWN)
     whole = json.loads(dumps({**answer(one), **detail(one)}))
     PICTURES.mkdir(parents=True, exist_ok=True)
     (PICTURES / "waterfall.svg").write_text(_alone(charts.waterfall(whole)), "utf-8")
-    trace = json.loads(dump([one]))
-    (PICTURES / "trace.svg").write_text(_Tracks(trace["traceEvents"]).draw(), "utf-8")
 
 
 STYLE = (
@@ -140,87 +135,6 @@ def _alone(text: str) -> str:
     text = text[start:end]
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     return text.replace("<svg ", head, 1).replace("<title>", f"<style>{STYLE}</style><title>", 1)
-
-
-_WIDTH, _LEFT, _ROW = 1100, 230, 20
-_HUES = {"request": "#3f7fe0", "process": "#7a8796", "file": "#0f9fb0", "work": "#8b63d0"}
-
-
-class _Tracks:
-    """A trace as Perfetto lays it out: a block for each process, a line for each thread."""
-
-    def __init__(self, events: list[dict[str, Any]]) -> None:
-        self.names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-        self.order = {
-            e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"
-        }
-        self.threads = {
-            (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
-        }
-        self.slices = [e for e in events if e["ph"] == "X"]
-        window = [e for e in self.slices if e["cat"] == "request"]
-        self.start = min(e["ts"] for e in window)
-        self.end = max(e["ts"] + e["dur"] for e in window)
-        self.scale = (_WIDTH - _LEFT - 10) / (self.end - self.start)
-        self.parts: list[str] = []
-        self.y = 24
-
-    def draw(self) -> str:
-        """The whole picture."""
-        for pid in sorted(self.names, key=lambda pid: self.order.get(pid, 0)):
-            self._process(pid)
-        head = label(_LEFT, 14, "0", "start", "s")
-        head += label(_WIDTH - 10, 14, f"{(self.end - self.start) / 1e6:.2f} s", "end", "s")
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {self.y}" role="img" '
-            f'aria-label="Tracks of a trace"><style>{STYLE}</style>'
-            f"{head}{''.join(self.parts)}</svg>\n"
-        )
-
-    def _process(self, pid: int) -> None:
-        lines = [
-            key for key in self.threads if key[0] == pid and any(_on(e, key) for e in self.slices)
-        ]
-        if not lines:
-            return
-        self.parts.append(label(8, self.y + 13, self.names[pid][:90], "start", "p"))
-        self.y += _ROW
-        for key in lines:
-            mine = [e for e in self.slices if _on(e, key)]
-            depths = _depths(mine)
-            self.parts.append(label(20, self.y + 14, self.threads[key][:32], "start", "s"))
-            for e in mine:
-                self._slice(e, self.y + depths[id(e)] * (_ROW - 2))
-            self.y += (max(depths.values()) + 1) * (_ROW - 2) + 2
-        self.y += 6
-
-    def _slice(self, e: dict[str, Any], at: int) -> None:
-        x = _LEFT + (max(e["ts"], self.start) - self.start) * self.scale
-        right = _LEFT + (min(e["ts"] + e["dur"], self.end) - self.start) * self.scale
-        if right <= _LEFT or x >= _WIDTH - 10:
-            return
-        fill = _HUES.get(e["cat"], "#7a8796")
-        fill = colour(e["name"]) if e["cat"] in ("phase", "stage", "work") else fill
-        words = f"{e['name']} {e['dur'] / 1000:.2f} ms"
-        self.parts.append(rect(x, at, right - x, _ROW - 4, fill=fill, title=words))
-        if right - x > 7 * len(e["name"]) + 8:
-            self.parts.append(label(x + 4, at + 12, e["name"], "start", "in"))
-
-
-def _on(event: dict[str, Any], key: tuple[int, int]) -> bool:
-    return (event["pid"], event["tid"]) == key
-
-
-def _depths(slices: list[dict[str, Any]]) -> dict[int, int]:
-    """How deep each slice of a thread is nested."""
-    depths: dict[int, int] = {}
-    around: list[dict[str, Any]] = []
-    for e in sorted(slices, key=lambda one: (one["ts"], -one["dur"])):
-        while around and around[-1]["ts"] + around[-1]["dur"] <= e["ts"]:
-            around.pop()
-        depths[id(e)] = len(around)
-        around.append(e)
-    return depths
 
 
 if __name__ == "__main__":

@@ -53,11 +53,12 @@ def _build(folder: Path) -> None:
             "GOCACHE": str(folder / "cache"),
             "GO111MODULE": "off",
             "GOTOOLCHAIN": "local",
+            "GOTELEMETRY": "off",
             "CGO_ENABLED": "0",
         },
     )
-    for used in ("tree", "cache"):
-        shutil.rmtree(folder / used)
+    for used in ("tree", "cache", ".config"):
+        shutil.rmtree(folder / used, ignore_errors=True)
 
 
 class Otelcol:
@@ -103,5 +104,8 @@ class Otelcol:
         self._process.wait(30)
 
     def _listens(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self._folder / "otelcol.log").read_text())
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", self.port)) == 0

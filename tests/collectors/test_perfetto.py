@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.collectors.perfetto import Perfetto
+from tests.collectors.perfetto import Perfetto, browser
 from tests.unit.trace_rules import load
 from tracer.derived import Derived
 from tracer.export.chrome import dump
@@ -33,10 +34,18 @@ def trace(requests: list[Derived]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def perfetto(trace: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Perfetto]:
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def perfetto(
+    trace: bytes, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Perfetto]:
     path = tmp_path_factory.mktemp("perfetto") / "trace.json"
     path.write_bytes(trace)
-    with Perfetto(path) as opened:
+    with Perfetto(chromium, path) as opened:
         yield opened
 
 
@@ -46,7 +55,7 @@ def test_all_of_it_is_taken(perfetto: Perfetto, trace: bytes) -> None:
     assert perfetto.query(TROUBLE) == []
     assert perfetto.errors == []
     (found,) = perfetto.query("select count() as n from slice where dur >= 0")
-    assert found["n"] == counted["X"] + counted["b"]
+    assert found["n"] == counted["X"] + counted["b"] + counted["i"]
     (found,) = perfetto.query("select count() as n from slice where dur < 0")
     assert found["n"] == 0
     (found,) = perfetto.query("select count() as n from flow")
@@ -84,9 +93,9 @@ def test_processes_and_threads_have_names(perfetto: Perfetto, trace: bytes) -> N
     assert {name for kind, name in named if kind == "thread_name"} <= threads
 
 
-def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
+def test_what_is_wrong_is_seen(chromium: Browser, tmp_path: Path) -> None:
     """The check above can fail."""
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 5}]}')
-    with Perfetto(path) as opened:
+    with Perfetto(chromium, path) as opened:
         assert opened.query(TROUBLE) != []

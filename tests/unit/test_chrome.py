@@ -18,6 +18,7 @@ from tracer.derived import Derived, Interval
 from tracer.evidence import Evidence
 from tracer.export.chrome import dump
 from tracer.export.tracks import microseconds
+from tracer.records import Memory
 
 Event = dict[str, Any]
 
@@ -125,6 +126,53 @@ def test_counters_of_weights_and_memory() -> None:
         (rate, 35, {"into the process": read + mapped}),
         (rate, 40, {"into the process": mapped}),
         (rate, 80, {"into the process": 0}),
+    ]
+
+
+def counter(events: Sequence[Event], name: str) -> list[tuple[float, dict[str, float]]]:
+    """(ms, values) of one counter, in order of time."""
+    found = [e for e in events if e["ph"] == "C" and e["name"] == name]
+    return [
+        (float(e["ts"]) / 1000, {k: float(v) for k, v in e["args"].items()})
+        for e in sorted(found, key=lambda e: Decimal(e["ts"]))
+    ]
+
+
+def test_pages_that_came_in_bursts_are_drawn_as_the_disk_brought_them() -> None:
+    """16 MiB are made room for in a moment, every 200 ms; a pause is none of the last piece's."""
+    item = switch(0)
+    (one,) = item.evidence.inserts
+    mib16 = 4096
+    inserts = tuple(
+        msgspec.structs.replace(one, ts_ns=at * MS, end_ns=at * MS + 50_000, pages=mib16)
+        for at in (1000, 1200, 1400, 3000)
+    )
+    evidence = msgspec.structs.replace(item.evidence, inserts=inserts, spans=())
+    rate = float(16 << 20)
+    assert counter(
+        events_of(msgspec.structs.replace(item, evidence=evidence)), "weight bytes per second"
+    ) == [
+        (1000, {"from disk": rate * 5}),
+        (1400, {"from disk": rate * 2}),
+        (1900, {"from disk": 0}),
+        (3000, {"from disk": rate * 2}),
+        (3500, {"from disk": 0}),
+    ]
+
+
+def test_memory_goes_with_the_process() -> None:
+    item = switch(0)
+    memory = (
+        Memory(ts_ns=5 * MS, tgid=200, rss_bytes=7 << 20),
+        Memory(ts_ns=90 * MS, tgid=300, rss_bytes=1 << 20),
+    )
+    evidence = msgspec.structs.replace(item.evidence, memory=memory)
+    events = events_of(msgspec.structs.replace(item, evidence=evidence))
+    assert counter([e for e in events if e["pid"] == 200], "resident memory") == [
+        (5, {"bytes": 7 << 20}), (9, {"bytes": 0}),
+    ]  # fmt: skip
+    assert counter([e for e in events if e["pid"] == 300], "resident memory") == [
+        (90, {"bytes": 1 << 20})
     ]
 
 

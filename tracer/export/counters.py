@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
-from tracer.export.shared import Shared
+from tracer.export.shared import FileKey, Shared
 from tracer.export.tracks import Trace
 from tracer.records import Span, Telemetry
 
 PAGE = 4096
 MIN_RUN_NS = 1_000_000  # a shorter run is drawn as if it took this long, not as a needle
+PIECE_NS = 500_000_000  # a piece that came so long before the next did not take that long
 Run = tuple[int, int, int]  # start, end, bytes
 
 
 def of_weights(trace: Trace, shared: Shared, pid: int) -> None:
     """Counters of weight files on process `pid`: bytes per second, share in the page cache."""
-    inserted = [
-        (one.ts_ns, one.end_ns, one.pages * PAGE)
-        for one in shared.inserts
-        if shared.is_weights(one.dev, one.ino)
-    ]
+    inserted: defaultdict[FileKey, list[Run]] = defaultdict(list)
+    for put in shared.inserts:
+        if shared.is_weights(put.dev, put.ino):
+            inserted[put.dev, put.ino].append((put.ts_ns, put.end_ns, put.pages * PAGE))
     taken = [
         (one.ts_ns, one.end_ns, one.bytes)
         for one in shared.spans
         if shared.is_weights(one.dev, one.ino) and _brings_bytes(one)
     ]
-    _rate(trace, pid, "from disk", inserted)
+    _rate(trace, pid, "from disk", [run for runs in inserted.values() for run in _paced(runs)])
     _rate(trace, pid, "into the process", taken)
     _cache_share(trace, shared, pid)
 
@@ -36,6 +36,11 @@ def of_memory(trace: Trace, shared: Shared, tgids: Collection[int]) -> None:
     for one in shared.memory:
         if one.tgid in tgids:
             trace.counter(one.ts_ns, "resident memory", one.tgid, {"bytes": one.rss_bytes})
+    last_ns = {one.tgid: one.ts_ns for one in shared.memory if one.tgid in tgids}
+    for tgid, seen_ns in last_ns.items():
+        ends = [life.exit_ns for life in shared.lives.get(tgid, ()) if life.exit_ns is not None]
+        for end_ns in [ns for ns in ends if ns >= seen_ns][:1]:
+            trace.counter(end_ns, "resident memory", tgid, {"bytes": 0})
 
 
 def of_devices(trace: Trace, shared: Shared, tgids: Collection[int], sort: int) -> None:
@@ -76,6 +81,17 @@ def _brings_bytes(span: Span) -> bool:
     return span.op in ("read", "read_direct", "fault_minor", "fault_major") or (
         span.op == "mmap" and span.populate
     )
+
+
+def _paced(runs: Iterable[Run]) -> Iterator[Run]:
+    """Pieces of a file, each until the next came: readahead makes room for many pages at once, in
+    which the disk then brings them. The last takes what the one before it took."""
+    ordered = sorted(runs)
+    paced = 0
+    for n, (start, end, size) in enumerate(ordered):
+        if n + 1 < len(ordered):
+            paced = min(ordered[n + 1][0] - start, PIECE_NS)
+        yield start, max(end, start + paced), size
 
 
 def _rate(trace: Trace, pid: int, label: str, runs: Iterable[Run]) -> None:
