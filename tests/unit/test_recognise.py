@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from tests.unit.test_host import Running
 from tests.unit.test_live import Made
 from tracer.host import proc
 from tracer.host.discovery import Discovery
-from tracer.host.recognise import Recogniser, ancestor
+from tracer.host.recognise import Recogniser, Rule, ancestor
 from tracer.kernel.wire import RawExec
 from tracer.records import AnyRecord, Listen, Process, Server
 
@@ -108,6 +109,22 @@ def test_who_is_gone_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     child.communicate(b"\n")
     assert discovery.ask_again(2) == []
     assert not discovery.some_silent
+
+
+def test_who_is_at_its_end_is_no_server_any_more() -> None:
+    """Its end may have been told already: it would be watched for ever. A zombie stands for it."""
+    child = subprocess.Popen(["llama-server", "-c", "input()"], executable=sys.executable,
+                             stdin=subprocess.PIPE)  # fmt: skip
+    try:
+        discovery = Discovery(Noted(), [Rule(name="by port", port=70)])
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert proc.start_ns(child.pid) is not None
+        assert discovery.translate(Listen(ts_ns=1, tgid=child.pid, netns=9, port=70)) == []
+        assert discovery.tree == {}
+        assert discovery.ask_again(2) == []
+    finally:
+        child.communicate()
 
 
 def test_of_who_is_gone_nothing_is_known() -> None:

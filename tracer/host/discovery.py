@@ -167,6 +167,7 @@ class Discovery:
             record = proc.process_record(other, now_ns, child=other != member.front)
             if record is None:
                 self._tree.pop(other, None)
+                self._kernel.unwatch(other)
                 self._known.silent.add(other)
                 continue
             if other == tgid and record.command is None:

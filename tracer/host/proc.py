@@ -144,9 +144,10 @@ def descendants(tgid: int) -> list[int]:
 
 
 def process_record(tgid: int, now_ns: int, *, child: bool) -> Process | None:
-    """The context record of a living process; None if it is gone."""
+    """The context record of a living process; None if it is gone, or without memory: one that ends
+    gives that up before the kernel tells of its end, and its sockets after."""
     started, parent = start_ns(tgid), ppid(tgid)
-    if started is None or parent is None:
+    if started is None or parent is None or rss_bytes(tgid) is None:
         return None
     return Process(
         ts_ns=now_ns,
