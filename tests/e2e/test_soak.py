@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,10 @@ def test_what_grows_is_named() -> None:
         20_000, 60.0, 90_000_000, 1150, 14, 6_000_000, {"ports": 900}, {"packet": 2}
     )
     assert soak.faults([before, before]) == []
+    sizes = [
+        dataclasses.replace(before, requests=n, database_bytes=n * n * 1000) for n in (1, 2, 11, 12)
+    ]
+    assert soak.faults(sizes) == ["history of a request (kB): 12 more than allowed"]
     assert soak.faults([before, after]) == [
         "memory (MB): 42 more than allowed",
         "descriptors: 900 more than allowed",

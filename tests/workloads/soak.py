@@ -44,7 +44,7 @@ STREAMED = [call(model, 2) for model in MODELS]
 WHOLE = [call(model, 2, stream=False) for model in MODELS]
 #: What may come on top between the first sample and the last.
 MEMORY_MB, DESCRIPTORS, THREADS, ENTRIES = 8, 100, 6, 400
-DATABASE_MB = 60
+DATABASE_MB, OF_REQUEST_KB = 60, 8
 _END = (b"0\r\n\r\n", b"}]}", b"}}")
 
 
@@ -118,6 +118,7 @@ class Soak:
         self._ports = ports
         self._began = time.monotonic()
         self._sent = 0
+        self._restarts = 0
         self._allowed = 0
         self.samples: list[Sample] = []
 
@@ -140,6 +141,7 @@ class Soak:
                 finally:
                     server.kill()
             self._wait(lambda: self._daemon_counts("brief") is None)
+        self._restarts += times
         self.samples.append(self.look())
         return self.samples[-1]
 
@@ -195,7 +197,7 @@ class Soak:
         pid = self._daemon.pid
         status = self._daemon.get("/v1/status")
         return Sample(
-            requests=self._sent,
+            requests=self._sent + self._restarts,
             seconds=round(time.monotonic() - self._began, 1),
             pss_bytes=_pss(pid),
             descriptors=len(os.listdir(f"/proc/{pid}/fd")),
@@ -223,6 +225,12 @@ def _answers(port: int) -> bool:
         return False
 
 
+def _of_request_kb(samples: Sequence[Sample]) -> float:
+    """What each request between the first and the last sample added to the history."""
+    asked = samples[-1].requests - samples[0].requests
+    return (samples[-1].database_bytes - samples[0].database_bytes) / 1e3 / asked if asked else 0.0
+
+
 def faults(samples: Sequence[Sample], warm: int = 1) -> list[str]:
     """What grew, in words; the first `warm` samples are for what is only filled once.
 
@@ -234,7 +242,9 @@ def faults(samples: Sequence[Sample], warm: int = 1) -> list[str]:
         "descriptors": last.descriptors - first.descriptors - DESCRIPTORS,
         "threads": last.threads - first.threads - THREADS,
         "database (MB)": last.database_bytes / 1e6 - DATABASE_MB,
-    }
+        "history of a request (kB)": _of_request_kb(samples[-2:])
+        - _of_request_kb(samples[warm - 1 : warm + 1]) - OF_REQUEST_KB,
+    }  # fmt: skip
     grew |= {
         f"entries of {name}": count - first.entries.get(name, 0) - ENTRIES
         for name, count in last.entries.items()
