@@ -11,6 +11,8 @@ from tracer import baseline, clocks, codes, contention, reasons, scene, wording
 from tracer.baseline import Baseline
 from tracer.case import Case
 from tracer.derived import PHASES, Phases, Spike
+from tracer.evidence import Evidence
+from tracer.servers import same_model
 
 #: A phase that holds this part of the excess has expanded (one tenth).
 _EXPANDED_PART = 10
@@ -22,6 +24,7 @@ _EXPLAINED = 2.0
 _EXPLAINED_FAR = 4.0
 _FAR = 4
 _COLD = ("evict", "spawn", "load", "transfer", "init")
+_WHOLE = ("chat/whole", "completion/whole", "infill/whole")
 _SWITCH_STAGES = ("queue.switch", "queue.drain")
 
 
@@ -47,7 +50,7 @@ def judge(case: Case) -> Spike:
         cause=cause,
         why=why,
         because=wording.because(case, cause, why),
-        advice=advice(cause, why),
+        advice=advice(cause, why, died=case.outcome == "server_died"),
         switch_is_cause=switch_is_cause(case),
         confidence=_confidence(case, base, top, cause),
     )  # fmt: skip
@@ -102,11 +105,15 @@ def _prefill_cause(case: Case, base: Baseline) -> str:
         return largest
     tokens, took = case.uncached_tokens, work_ns(case.phases)["prefill"]
     expected = _expected_ns(case, base)
+    # What a whole reply took to generate is not always told.
+    mixed = case.kind in _WHOLE and not case.stage_ns("prefill.decode")
     if tokens is None or expected is None:  # its size may explain it
-        return largest
+        return "prefill.decode" if mixed else largest
     far = tokens > _FAR * base.most_tokens
     if took <= expected * (_EXPLAINED_FAR if far else _EXPLAINED):
         return largest
+    if mixed:
+        return "prefill.decode"
     held = _processor_held(case, base)
     if held:
         return held
@@ -128,7 +135,7 @@ def _processor_held(case: Case, base: Baseline) -> str | None:
     return contention.cause(found, work_ns(case.phases)["prefill"] - expected)
 
 
-def advice(cause: str, why: tuple[str, ...]) -> str | None:
+def advice(cause: str, why: tuple[str, ...], *, died: bool = False) -> str | None:
     """The antecedent's advice, being nearer to what can be changed, else the cause's.
 
     Antecedents of a load say nothing about a long wait or prompt, nor the other way round.
@@ -137,7 +144,8 @@ def advice(cause: str, why: tuple[str, ...]) -> str | None:
     cold = found is not None and found.phase in _COLD
     for code in why:
         reason = codes.get(code, "why")
-        if reason and reason.advice and (reason.phase in _COLD) == cold:
+        ends = died and code.startswith("died.")
+        if reason and reason.advice and (ends or (reason.phase in _COLD) == cold):
             return reason.advice
     return found.advice if found else None
 
@@ -154,10 +162,27 @@ def switch_is_cause(case: Case) -> bool | None:
     if case.facts.switched_from is None and not reasons.evicted_other(case.evidence):
         return False
     resident = case.evidence.resident_before
-    if any(case.phase_ns(p) for p in ("evict", "spawn")) or resident is False:
-        return True
+    started = ("evict.stop", "evict.wait", "spawn.exec", "spawn.fit")
+    if any(case.stage_ns(x) for x in started) or resident is False:
+        return bool(reasons.evicted_other(case.evidence)) or _there_before(case.evidence)
     if resident is None and not case.timeline.engine_seen:
         return True if reasons.read_from_disk(case.evidence, case.facts) else None
+    return False
+
+
+def _there_before(e: Evidence) -> bool:
+    """Whether some process may have held the previous model as this request came."""
+    came = e.request.arrival_ns
+    for x in e.lives:
+        if x.tgid != e.runner and not scene.may_run_models(e, x):
+            continue
+        if not (x.fork_ns or 0) < came < (came + 1 if x.exit_ns is None else x.exit_ns):
+            continue
+        named = [o.model for o in e.others if o.runner == x.tgid]
+        named += [x.command.model] if x.command is not None and x.tgid != e.runner else []
+        known = [name for name in named if name is not None]
+        if not known or any(same_model(name, e.previous_model) for name in known):
+            return True
     return False
 
 

@@ -10,6 +10,7 @@ from tracer.evidence import Evidence, Exchange
 from tracer.http.endpoints import kind_of
 from tracer.records import Says, Warm
 from tracer.scene import Scene
+from tracer.waiting import ROUTING_NS
 
 #: Loading that takes no more of a request than this does not make it a cold one.
 #: So many events of unknown files change no figure: of 4 KiB each, or of microseconds.
@@ -72,7 +73,7 @@ def _reasons(s: Scene, t: Timeline, tiled: Phases) -> list[str]:
     found = {
         "records.lost": _lost(e),
         "unreadable": req.unreadable is not None,
-        "began.late": req.arrival_ns < e.began_ns,
+        "began.late": req.arrival_ns < e.began_ns or _begun_before(s, tiled),
         "armed.late": bool(t.unseen) and not scene.off_for_good(e, GROUP),
         "end.unseen": req.why == "gap",
         "open": req.end_ns is None and not got_token,
@@ -111,12 +112,21 @@ def _routed(s: Scene) -> bool:
     return front is not None and scene.role(front) == "front"
 
 
+def _begun_before(s: Scene, tiled: Phases) -> bool:
+    """Whether a runner older than the daemon may have been loading while the front waited."""
+    older = s.life is not None and s.life.fork_ns is None and not s.front_serves
+    kept = tiled.stages_ns.get("queue.front", 0) >= ROUTING_NS
+    return older and kept and s.e.resident_before is None
+
+
 def _explain(found: list[str]) -> str | None:
     return "; ".join(f"{c}: {codes.meaning(c, 'incomplete')}" for c in found) or None
 
 
-def _is_warm(tiled: Phases, ttft: int | None, outcome: Outcome, e: Evidence) -> bool:
-    if ttft is None or outcome != "ok" or _lost(e):
+def _is_warm(tiled: Phases, t: Timeline, ttft: int | None, outcome: Outcome, e: Evidence) -> bool:
+    if ttft is None or outcome != "ok" or _lost(e) or t.unseen or e.request.why == "gap":
+        return False
+    if any(tiled.stages_ns.get(x) for x in ("queue.switch", "queue.drain")):
         return False
     if any(tiled.phases_ns[p] for p in ("evict", "spawn", "init")):
         return False
@@ -188,7 +198,7 @@ def derive(e: Evidence) -> Derived:
         prompt_tokens=_prompt_tokens(says), cached_tokens=says.cache_n,
         tokens=tokens if tokens is not None else e.request.tokens,
         timeline=t, phases=tiled, facts=figures, spike=attribution.judge(case),
-        warm=_is_warm(tiled, ttft, outcome, e), complete=not missing,
+        warm=_is_warm(tiled, t, ttft, outcome, e), complete=not missing,
         incomplete_because=_explain(missing),
     )  # fmt: skip
 

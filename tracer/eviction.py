@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from tracer.derived import Interval
 from tracer.evidence import Life, Other
 from tracer.scene import Scene, may_run_models
+from tracer.servers import same_model
 from tracer.startup import Start
 
 #: SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM: signals that ask a process to end.
 ENDING = (1, 2, 3, 9, 15)
+#: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: who ends by these was not stopped.
+CRASHES = (4, 6, 7, 8, 11)
 #: Fronts that ask a runner to stop over a pipe; a signal is only their last resort.
 _ASKS_BY_PIPE = ("llama-server",)
 
@@ -62,6 +65,12 @@ def _made_room_for_another(scene: Scene, life: Life, until_ns: int, own: set[int
     )
 
 
+def _crashed(scene: Scene, life: Life) -> bool:
+    """Whether a runner of this very model ended by itself: it made room for nobody."""
+    model = life.command.model if life.command is not None else None
+    return life.exit_signal in CRASHES and same_model(model, scene.e.request.model)
+
+
 def of(scene: Scene, start: Start | None) -> list[Eviction]:
     """Old runners that had to go before `start`; without one, before a request that saw none."""
     if start is None and (scene.hop_ns is not None or scene.front_serves):
@@ -82,6 +91,8 @@ def of(scene: Scene, start: Start | None) -> list[Eviction]:
             continue
         asked = any(s.signal in ENDING and since <= s.ts_ns < until for s in life.signals)
         left = life.exit_ns is not None and since <= life.exit_ns <= until
+        if not asked and _crashed(scene, life):
+            continue
         if left and _made_room_for_another(scene, life, until, own):
             continue
         if left or (asked and (life.exit_ns is None or life.exit_ns > since)):

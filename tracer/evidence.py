@@ -102,6 +102,7 @@ class Other(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Another request of the same server, alive in this one's window, or the last before it.
 
     `id` None: not numbered (no request of a client). `runner`: tgid that served it.
+    `runner_end_ns`: when the runner was done with it, where that was later than its own end.
     """
 
     xid: int
@@ -111,11 +112,17 @@ class Other(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     runner: int | None = None
     runner_arrival_ns: int | None = None
     runner_head_ns: int | None = None
+    runner_end_ns: int | None = None
     first_token_ns: int | None = None
     end_ns: int | None = None
     status: int | None = None
     failed: bool = False
     same_body: bool = False
+
+    @property
+    def done_ns(self) -> int | None:
+        """When the server was done with it: the front may let a runner go on for nobody."""
+        return None if self.end_ns is None else max(self.end_ns, self.runner_end_ns or 0)
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

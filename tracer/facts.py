@@ -11,9 +11,8 @@ from tracer.derived import Facts, Timeline
 from tracer.evidence import Evidence
 from tracer.records import File, Span
 from tracer.scene import Key, Range, Scene
-from tracer.servers import name_model
+from tracer.servers import name_model, same_model
 from tracer.weights import BULK_BYTES, FAULTS, PAGE, READS, Disk, share
-from tracer.world import same_model
 
 _ENDINGS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from tracer.callevents import thinned
 from tracer.evidence import Evidence, Exchange, Life, Other
@@ -11,8 +12,9 @@ from tracer.fileevents import MIB, FileKey
 from tracer.linking import serving
 from tracer.processes import Proc
 from tracer.records import Armed, File, Insert, Lost, Open, Span
+from tracer.servers import same_model
 from tracer.sites import Site
-from tracer.world import World, find_runner, model_of, same_model, tree_of
+from tracer.world import World, find_runner, model_of, tree_of
 
 LOOKBACK_NS = 10_000_000_000
 LONG_LOOKBACK_NS = 600_000_000_000
@@ -26,6 +28,8 @@ MAX_LIVES = 128
 DRAIN_NS = 300_000_000
 MAX_OTHERS = 64
 MAX_POLLS = 64
+#: Requests of one runner that ended just before: it may still be at work on them.
+MAX_LEFT = 8
 
 
 class Gatherer:
@@ -107,16 +111,19 @@ class Gatherer:
         if len(overlapping) > MAX_OTHERS:
             overlapping.sort(key=lambda r: abs(r.arrival_ns - talk.arrival_ns))
             del overlapping[MAX_OTHERS:]
-        last = [
-            one
-            for tgid in self._recent()
-            if (one := next(site.ended(tgid, talk.arrival_ns), None)) is not None
-        ]
+        last = []
+        for tgid in self._recent():
+            ended = list(islice(site.ended(tgid, talk.arrival_ns), MAX_LEFT))
+            last += [r for i, r in enumerate(ended) if i == 0 or _holds_runner(r, talk.arrival_ns)]
         if len(last) > MAX_OTHERS:
             last.sort(key=lambda r: r.end_ns or r.arrival_ns)
             del last[:-MAX_OTHERS]
         retried = [r for r in site.failures() if r.arrival_ns < talk.arrival_ns]
         retried = [r for r in retried if _same_body(r, talk)][-MAX_OTHERS:]
+        if retried:
+            won = (r for r in site.before(talk) if r.served_ns is not None and _same_body(r, talk))
+            since_ns = next((r.arrival_ns for r in won), 0)
+            retried = [r for r in retried if r.arrival_ns > since_ns]
         unique = {r.xid: r for r in (*last, *overlapping, *retried)}
         unique.pop(talk.xid, None)
         return sorted(unique.values(), key=lambda r: (r.arrival_ns, r.xid))
@@ -137,7 +144,7 @@ class Gatherer:
 
     def _other(self, one: Talk) -> Other:
         same = _same_body(one, self._talk)
-        if not one.done:
+        if not one.done or _holds_runner(one, self._talk.arrival_ns):
             return self._as_other(one, same)
         if one.as_other is None:
             one.as_other = (self._as_other(one, False), self._as_other(one, True))
@@ -156,12 +163,21 @@ class Gatherer:
             runner=runner,
             runner_arrival_ns=served.arrival_ns if seen else None,
             runner_head_ns=served.head.ts_ns if seen and served.head is not None else None,
+            runner_end_ns=self._runner_end(one) if seen else None,
             first_token_ns=one.first_token_ns,
             end_ns=one.end_ns,
             status=one.head.status if one.head is not None else None,
             failed=one.failed,
             same_body=same_body,
         )
+
+    def _runner_end(self, one: Talk) -> int | None:
+        """When the runner was done with what its client had given up."""
+        hop = serving(one)
+        if hop is None or one.end_ns is None:
+            return None
+        end_ns = self._end_ns if hop.end_ns is None else hop.end_ns
+        return end_ns if end_ns > one.end_ns else None
 
     def _window_start(self) -> int:
         """The arrival, or earlier: the start of a runner not ready yet, the arrival of a
@@ -331,6 +347,12 @@ class Gatherer:
             >= MIB
         )
         return loaded and not self._talk.failed
+
+
+def _holds_runner(one: Talk, ts_ns: int) -> bool:
+    """Whether a runner was still at work on a request that is over."""
+    hop = serving(one)
+    return hop is not None and (hop.end_ns is None or hop.end_ns > ts_ns)
 
 
 def _same_body(a: Talk, b: Talk) -> bool:

@@ -6,6 +6,7 @@ from tracer.exchanges import Exchanges, Talk
 from tracer.http.endpoints import is_inference
 from tracer.processes import Ports, Processes
 from tracer.records import HttpEnd, Known, Server, Start
+from tracer.servers import same_model
 from tracer.sites import Site
 
 UNPLACED_NS = 5_000_000_000
@@ -136,7 +137,8 @@ class Linker:
             fits = [found] if found is not None else []
         else:
             fits = self._candidates(hop, site)
-        best = max(fits, key=lambda r: _likeness(hop, r), default=None)
+        held = _held(hop, site)
+        best = max(fits, key=lambda r: _likeness(hop, r, held), default=None)
         if best is None:
             site.loose.append(hop)
             return
@@ -221,7 +223,17 @@ def _may_serve(hop: Talk, request: Talk) -> bool:
     return retried and (last.served_ns is None or last.failed)
 
 
-def _likeness(hop: Talk, request: Talk) -> tuple[bool, bool, bool, bool, bool, bool, int, int]:
+def _held(hop: Talk, site: Site) -> str | None:
+    """The model that the runner was asked for last, as its hops may not name it."""
+    if hop.server_tgid is None:
+        return None
+    before = site.ended(hop.server_tgid, hop.arrival_ns)
+    return next((r.model for r in before if r.model is not None), None)
+
+
+def _likeness(
+    hop: Talk, request: Talk, held: str | None
+) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, int]:
     """How well a hop fits a request; a thread that read the one and connected for the other
     is the best sign, what the bodies say the next, then the oldest."""
     read, client = request.read, hop.client
@@ -237,6 +249,7 @@ def _likeness(hop: Talk, request: Talk) -> tuple[bool, bool, bool, bool, bool, b
     return (
         chained,
         thread,
+        None in (held, request.model) or same_model(held, request.model),
         last is None,
         None in models or models[0] == models[1],
         hop.size is not None and hop.size == request.size,

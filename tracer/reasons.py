@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tracer import device, eviction, scene, spinup, startup
 from tracer.derived import Facts, Phases
-from tracer.eviction import ENDING
+from tracer.eviction import CRASHES, ENDING
 from tracer.evidence import Evidence, Life
 from tracer.facts import own_files
 from tracer.records import Span
@@ -15,7 +15,6 @@ from tracer.startup import Start
 from tracer.weights import FAULTS, PAGE, share
 
 _SIGKILL = 9
-_CRASHES = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 #: Page faults that bring in at least this share of what came from disk one page each.
 _PAGEWISE_SHARE = 2
 _MANY_FAULTS = 1000
@@ -57,15 +56,17 @@ def _other_weights(s: Scene, life: Life) -> bool:
 
 def death_of(s: Scene, life: Life) -> str | None:
     """What ended a runner that was not meant to end; None for a stop in good order."""
-    if life.exit_ns is None or life.exit_signal in _CRASHES:
+    if life.exit_ns is None or life.exit_signal in CRASHES:
         return None if life.exit_ns is None else "died.signal"
     sent = [x for x in life.signals if x.ts_ns <= (life.exit_ns or 0) and x.signal in ENDING]
-    if life.exit_signal == _SIGKILL and any(x.sender is None for x in sent):
+    if life.exit_signal == _SIGKILL and any(
+        x.sender is None and x.signal == _SIGKILL for x in sent
+    ):
         return "died.oom"
     senders = scene.descendants(s.e.lives, s.e.front) - {life.tgid}
     if any(x.sender in senders for x in sent):
         return "died.killed_by_front"
-    return "died.signal" if life.exit_signal else None
+    return "died.signal" if life.exit_signal or (life.exit_code and not sent) else None
 
 
 def _predecessor(s: Scene, start: Start) -> Life | None:
@@ -86,12 +87,12 @@ def _predecessor(s: Scene, start: Start) -> Life | None:
     return max(gone, key=lambda x: x.exit_ns or 0, default=None)
 
 
-def _deaths(s: Scene, before: Life | None) -> Iterator[str]:
+def _deaths(s: Scene, before: Life | None, starting: bool) -> Iterator[str]:
     """Deaths of runners of this model: of those started for this request, and the last one."""
     own = s.life if s.life and s.life.exit_ns is not None and s.life.exit_ns <= s.end_ns else None
     for life in (*s.failures, own):
         death = death_of(s, life) if life else None
-        if death:
+        if death and (starting or death != "died.killed_by_front"):
             yield death
     death = death_of(s, before) if before else None
     # A front that kills an idle runner makes room; a runner that died by itself did not.
@@ -102,13 +103,14 @@ def _deaths(s: Scene, before: Life | None) -> Iterator[str]:
 def _unloaded(s: Scene, start: Start, before: Life | None, same: bool) -> str | None:
     """The same weights had been here: with other options, or until they were idle too long."""
     if start.wake:
-        return "idle.timeout"
+        return "idle.timeout" if same and s.e.previous_model is not None else None
     if before is None or before.exit_ns is None or not same or _came_between(s, before, start):
         return None
+    asked = eviction.trigger(s, start.begin_ns, start.tgid)
+    if before.exit_ns < min(s.start_ns, s.start_ns if asked is None else asked.arrival_ns):
+        return "idle.timeout"
     old, new = before.command, s.life.command if s.life else None
-    if old and new and old.options != new.options:
-        return "options.changed"
-    return "idle.timeout" if before.exit_ns < s.start_ns else None
+    return "options.changed" if old and new and old.options != new.options else None
 
 
 def _came_between(s: Scene, before: Life, start: Start) -> bool:
@@ -140,7 +142,7 @@ def of(e: Evidence, phases: Phases, facts: Facts) -> tuple[str, ...]:
     s = scene.of(e)
     starts = startup.of(s)
     before = _predecessor(s, starts[0]) if starts else None
-    found = list(_deaths(s, before))
+    found = list(_deaths(s, before, bool(starts)))
     if starts and not found:
         found.append(_unloaded(s, starts[-1], before, facts.switched_from is None) or "")
     if phases.phases_ns["load"] and read_from_disk(e, facts):

@@ -79,6 +79,16 @@ def _model_name(alias: str | None, path: str | None) -> str | None:
     return name[:_NAME_LIMIT]
 
 
+def same_model(a: str | None, b: str | None) -> bool:
+    """Whether two names are of one model: a path, an ending or a default tag may differ."""
+    return a is not None and b is not None and _bare(a) == _bare(b)
+
+
+def _bare(name: str) -> str:
+    base = PurePosixPath(name).name.lower()
+    return base.removesuffix(".gguf").removesuffix(":latest")
+
+
 def name_model(asked: str | None, replied: str | None, command: Command | None) -> str | None:
     """What to call the model of a request, by what client, reply and its runner's command say.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracer.derived import Interval
 from tracer.evidence import Exchange, Life
-from tracer.scene import Range, Scene, descendants, role, subtract, token_ns
+from tracer.scene import Range, Scene, descendants, may_run_models, role, subtract, token_ns
 from tracer.weights import Bulk, Disk, bulk_claims, bulks, inserted_by
 
 
@@ -184,7 +184,14 @@ def claims(
 
 def decoy_claims(scene: Scene, until_ns: int) -> Iterator[Interval]:
     """Processes that look at devices and go, before the runner loads."""
+    others = [
+        x.fork_ns for x in scene.e.lives
+        if x.fork_ns is not None and x.tgid not in scene.tree and x not in scene.failures
+        and may_run_models(scene.e, x) and role(x) != "decoy" and x.fork_ns < until_ns
+    ]  # fmt: skip
     for life in scene.e.lives:
+        if life.fork_ns is not None and life.fork_ns < max(others, default=0):
+            continue  # it belongs to the start of another runner
         if role(life) == "decoy" and life.fork_ns is not None:
             end = until_ns if life.exit_ns is None else min(life.exit_ns, until_ns)
             yield from scene.claim("spawn.device", life.fork_ns, end, tgid=life.tgid)

@@ -96,6 +96,8 @@ def _work(s: Scene, starts: list[Start], at: Prompt, waits: list[Wait]) -> Itera
         if _never_reached(s) and s.hop_ns is None:
             yield from startup.decoy_claims(s, s.end_ns)
         since = s.read_end_ns if at.start_ns is None else at.start_ns
+        if s.life is not None and s.life.fork_ns is None and s.e.resident_before is None:
+            since = s.read_end_ns  # it may have been loading since before it was watched
     taken = frozenset(x for start in starts for b in start.bulks for x in b.spans)
     yield from weights.lazy_claims(s, taken, disk, since, s.end_ns)
     yield from spinup.claims(s)

@@ -10,13 +10,17 @@ from tracer import device
 from tracer.derived import Interval
 from tracer.eviction import Eviction
 from tracer.evidence import Life, Other
-from tracer.scene import Scene, may_run_models, streams
+from tracer.scene import Scene, descendants, may_run_models, streams, token_ns
 from tracer.startup import Start, early_head_ns, program_of
 
 #: A slot is given on before the last bytes of the reply that held it are on the wire.
 HANDOVER_NS = 50_000_000
 #: A front that passed a request on this fast had not kept it back for anyone.
 ROUTING_NS = 20_000_000
+#: Parsing, templating and tokenising takes no longer than this, and so much for each byte.
+TOKENIZE_NS = 500_000_000
+TOKENIZE_NS_PER_BYTE = 10_000
+TOKENIZE_BYTES = 1 << 20
 #: Our prompt time is to be within this of the server's own.
 _NEAR_NS = 5_000_000
 
@@ -57,7 +61,7 @@ def _beside(scene: Scene) -> list[Other]:
     return [
         o for o in scene.others
         if o.runner is not None and o.runner == scene.runner
-        and (o.end_ns is None or o.end_ns > scene.read_end_ns)
+        and (o.done_ns is None or o.done_ns > scene.read_end_ns)
         and _reached_ns(o) < scene.end_ns
     ]  # fmt: skip
 
@@ -78,10 +82,14 @@ def _ahead(scene: Scene, by_ns: int, known: bool) -> list[Other]:
     arrival that was done earlier has overtaken only if there is a single slot.
     """
     reached = scene.read_end_ns if scene.hop_ns is None else scene.hop_ns
-    slack = HANDOVER_NS if by_ns - reached >= ROUTING_NS else 0
+    slack = HANDOVER_NS if by_ns - scene.read_end_ns >= ROUTING_NS else 0
+    vain = _one_slot(scene) and scene.serving.head_ns is None and token_ns(scene.e.request) is None
     found = []
     for o in _beside(scene):
-        if o.end_ns is None or o.end_ns > by_ns + slack or o.failed:
+        if o.failed and o.first_token_ns is None:
+            continue
+        over = o.done_ns is not None and o.done_ns <= by_ns + slack
+        if not over and not (vain and _reached_ns(o) <= reached):
             continue
         if known or _reached_ns(o) <= reached or _one_slot(scene):
             found.append(o)
@@ -96,7 +104,7 @@ def _said_ns(milliseconds: float | None) -> int:
 
 
 def _free_ns(ahead: list[Other], by_ns: int) -> int | None:
-    ends = [o.end_ns for o in ahead if o.end_ns is not None]
+    ends = [by_ns if o.done_ns is None else o.done_ns for o in ahead]
     return min(max(ends), by_ns) if ends else None
 
 
@@ -161,7 +169,7 @@ def _decoded(scene: Scene, free_ns: int | None, ready_ns: int | None) -> tuple[i
     tokens = says.prompt_n if says is not None else None
     if tokens is None and ready_ns is not None:
         since = max(since, ready_ns)
-    alone = all(o.end_ns is not None and o.end_ns <= since for o in _beside(scene))
+    alone = all(o.done_ns is not None and o.done_ns <= since for o in _beside(scene))
     return device.first_decode(scene, since, tokens, alone)
 
 
@@ -182,9 +190,14 @@ def _reach_ns(scene: Scene, starts: list[Start]) -> int:
     return min([*times, scene.end_ns])
 
 
+def _went_through(scene: Scene) -> bool:
+    """Whether a runner that was there got the request, though its hop may not have been seen."""
+    return scene.hop_ns is not None or token_ns(scene.e.request) is not None
+
+
 def drain(scene: Scene, starts: list[Start], evictions: list[Eviction]) -> Iterator[Wait]:
     """Requests on other runners that had to end before the switch this one needed."""
-    if scene.hop_ns is not None and not starts:
+    if not starts and _went_through(scene):
         return
     if starts and not evictions:
         return
@@ -195,7 +208,7 @@ def drain(scene: Scene, starts: list[Start], evictions: list[Eviction]) -> Itera
             continue
         if evictions and o.runner not in leaving:
             continue
-        end = min(until, leaving.get(o.runner, until), until if o.end_ns is None else o.end_ns)
+        end = min(until, leaving.get(o.runner, until), until if o.done_ns is None else o.done_ns)
         begin = max(scene.read_end_ns, _reached_ns(o))
         for x in scene.claim("queue.drain", begin, end, tgid=o.runner):
             yield Wait(x, _ids([o]))
@@ -203,19 +216,28 @@ def drain(scene: Scene, starts: list[Start], evictions: list[Eviction]) -> Itera
 
 def _start_end_ns(scene: Scene, life: Life) -> int:
     """When another runner's start was over: it got work, or was gone."""
-    work = [
-        o.runner_arrival_ns for o in scene.others
-        if o.runner == life.tgid and o.runner_arrival_ns is not None
-        and o.runner_arrival_ns >= (life.fork_ns or 0)
+    begun = [
+        next((t for t in (o.runner_arrival_ns, o.first_token_ns, o.end_ns) if t is not None), None)
+        for o in scene.others if o.runner == life.tgid
     ]  # fmt: skip
+    work = [t for t in begun if t is not None and t >= (life.fork_ns or 0)]
     gone = [life.exit_ns] if life.exit_ns is not None else []
     return min([*work, *gone], default=scene.end_ns)
+
+
+def _brought_ns(scene: Scene, life: Life) -> list[int]:
+    """When a runner was seen to have taken up weights."""
+    tree = descendants(scene.e.lives, life.tgid)
+    ends = [x.end_ns for x in scene.spans_of(tree)]
+    return ends + [i.end_ns for i in scene.e.inserts if i.tgid in tree]
 
 
 def switch(scene: Scene, starts: list[Start]) -> Iterator[Wait]:
     """Another model's start was in the way, from when it was asked for."""
     until = _reach_ns(scene, starts)
     if not starts and until - scene.read_end_ns < ROUTING_NS:
+        return
+    if not starts and scene.hop_ns is None and _went_through(scene):
         return
     own = {scene.runner, scene.e.front, *(x.tgid for x in scene.failures)}
     for life in scene.e.lives:
@@ -225,6 +247,8 @@ def switch(scene: Scene, starts: list[Start]) -> Iterator[Wait]:
         begin = min((o.arrival_ns for o in asking), default=life.fork_ns)
         begin = max(begin, scene.read_end_ns)
         end = min(until, _start_end_ns(scene, life))
+        if not asking:  # one that is ready is in nobody's way
+            end = min(end, max(_brought_ns(scene, life), default=begin))
         for x in scene.claim("queue.switch", begin, end, tgid=life.tgid):
             yield Wait(x, _ids(asking))
 
@@ -237,12 +261,18 @@ def prefill(scene: Scene, at: Prompt) -> Iterator[Interval]:
     yield from scene.claim("prefill.prompt", begin, scene.end_ns, estimate=at.estimate)
     reached = scene.hop_ns if scene.hop_ns is not None else scene.read_end_ns
     free = reached if at.free_ns is None else max(reached, at.free_ns)
-    yield from scene.claim("prefill.tokenize", free, begin)
+    size = scene.e.request.prompt_bytes
+    most = TOKENIZE_NS + (TOKENIZE_BYTES if size is None else size) * TOKENIZE_NS_PER_BYTE
+    if begin - free <= most:
+        yield from scene.claim("prefill.tokenize", free, begin)
+    else:  # whoever was ahead was not seen
+        yield from scene.claim("queue.rest", free, begin, estimate=True)
     for o in _beside(scene):
         if o not in at.ahead:
             worked = o.runner_head_ns if o.runner_head_ns is not None else o.first_token_ns
-            since = max(begin, _reached_ns(o) if worked is None else worked)
-            end = scene.end_ns if o.end_ns is None else o.end_ns
+            since = free if begin - free >= ROUTING_NS else begin
+            since = max(since, _reached_ns(o) if worked is None else worked)
+            end = scene.end_ns if o.done_ns is None else o.done_ns
             yield from scene.claim("prefill.shared", since, end, estimate=True)
     yield from _decode(scene, begin)
     yield from _relay(scene, begin)

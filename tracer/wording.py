@@ -133,6 +133,9 @@ def _bytes(case: Case) -> str:
     name = facts.weights[0] if facts.weights else "the weights"
     spent = sum(case.stage_ns(s) for s in ("load.disk", "load.network"))
     disk = facts.weights_bytes_from_disk
+    if disk is None and spent:
+        place = _place(file, "load.network" if case.stage_ns("load.network") else "load.disk")
+        return f"{name} came from {place}; how many bytes is not known"
     if not disk or not spent or not reasons.read_from_disk(case.evidence, facts):
         brought = facts.weights_bytes
         size = f"{megabytes(brought)} of " if brought else ""

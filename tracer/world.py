@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from tracer.callevents import CallEvents
 from tracer.exchanges import Exchanges, Talk
@@ -36,7 +35,7 @@ from tracer.records import (
     Span,
     Telemetry,
 )
-from tracer.servers import name_model
+from tracer.servers import name_model, same_model
 from tracer.stacks.kept import Stacks
 
 FOREVER_NS = 1 << 63
@@ -97,16 +96,6 @@ class World:
         self.linker = Linker(self.procs, self.ports, self.exchanges)
 
 
-def same_model(a: str | None, b: str | None) -> bool:
-    """Whether two names are of one model: a path, an ending or a default tag may differ."""
-    return a is not None and b is not None and _bare(a) == _bare(b)
-
-
-def _bare(name: str) -> str:
-    base = PurePosixPath(name).name.lower()
-    return base.removesuffix(".gguf").removesuffix(":latest")
-
-
 def find_runner(world: World, talk: Talk, tree: list[Proc], end_ns: int) -> Proc | None:
     """The process that served a request, or was to serve it. `tree`: its server's."""
     hop = serving(talk)
@@ -148,6 +137,9 @@ def _expected(runners: list[Proc], talk: Talk) -> Proc | None:
     unnamed = [p for p in fresh if p.command is None or p.command.model is None]
     if not fits and len(fresh) == 1 and (unnamed or talk.model is None):
         fits = fresh
+    if not fits and len(runners) == 1 and talk.served_ns is not None:
+        only = runners[0].command  # who else could have
+        fits = runners if only is None or only.model is None else []
     return max(fits, key=lambda p: (p.born_ns or 0, p.tgid), default=None)
 
 
