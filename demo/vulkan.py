@@ -171,8 +171,10 @@ def _transferred(sizes: dict[str, int]) -> Callable[[Case], str | None]:
 
 def run(models: Path, out: Path, say: Callable[[str], None]) -> bool:
     """The scenarios under a daemon of our own, their explanations and checks; all hold?"""
-    with Ttftd(out.resolve() / "vulkan") as daemon:
-        asked = list(drive(models.resolve(), out.resolve() / "vulkan", say))
+    folder = out.resolve() / "vulkan"
+    (folder / "ttftd.log").unlink(missing_ok=True)
+    with Ttftd(folder) as daemon:
+        asked = list(drive(models.resolve(), folder, say))
         answers = daemon.explained([a.sent for a in asked], 60)
         details = [daemon.get(f"/v1/requests/{answer['id']}") for answer in answers]
     cases = [Case(a.sent, d) for a, d in zip(asked, details, strict=True)]
