@@ -102,4 +102,4 @@ setup-all:
 bpf: build/bpf.stamp
 
 build/bpf.stamp: $(wildcard bpf/*.c bpf/*.h) build_bpf.py
-	@if command -v clang >/dev/null; then $(PYTHON) build_bpf.py >/dev/null && touch $@; fi
+	@if $(PYTHON) -c 'import sys, build_bpf; sys.exit(build_bpf.find("clang") is None)'; then $(PYTHON) build_bpf.py >/dev/null && touch $@; fi

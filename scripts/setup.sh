@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes this checkout ready: Debian packages through apt, everything else into .venv and build/.
 # Quick when all is there. Uses the machine's own apt and pip configuration.
+# Where there is no apt-get nothing is installed: what is needed has to be there, however it came.
 #
 #   scripts/setup.sh test     what the build and the tests without the real server need
 #   scripts/setup.sh demo     and the real server with two models
@@ -34,7 +35,53 @@ esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2 && exit 1; }
 
+# Prints the name of a tool, which may have LLVM's version in it; build_bpf.py knows the same.
+tool() {
+	for name in "$1" $(seq -f "$1-%g" 22 -1 12); do
+		command -v "$name" && return 0
+	done
+	return 1
+}
+
+# Whether clang finds the headers that bpf/ includes.
+has_headers() {
+	clang=$(tool clang) || return 1
+	set --
+	for folder in /usr/include/*-linux-gnu*/asm; do
+		[ ! -d "$folder" ] || set -- "$@" -idirafter "${folder%/asm}"
+	done
+	printf '#include <%s>\n' linux/types.h linux/bpf.h bpf/bpf_helpers.h |
+		"$clang" -target bpf "$@" -fsyntax-only -x c - 2>/dev/null
+}
+
+has_libbpf() { "$(find_python)" -c 'import ctypes; ctypes.CDLL("libbpf.so.1")' 2>/dev/null; }
+
+# Whether what a Debian package is wanted for is here on a system without Debian's packages.
+has() {
+	case $1 in
+	clang) tool clang ;;
+	llvm) ;; # llvm-strip makes the objects smaller, no more
+	linux-libc-dev | libbpf-dev) has_headers ;;
+	libbpf1) has_libbpf ;;
+	python3-venv) find_python venv ;;
+	python3-bpfcc) python3 -c 'import bcc' 2>/dev/null ;;
+	mesa-vulkan-drivers) ls /usr/share/vulkan/icd.d/lvp_icd* /etc/vulkan/icd.d/lvp_icd* 2>/dev/null | grep . ;;
+	kmod) command -v modprobe ;;
+	e2fsprogs) command -v mkfs.ext4 ;;
+	qemu-system-x86) command -v qemu-system-x86_64 ;;
+	qemu-system-arm) command -v qemu-system-aarch64 ;;
+	qemu-utils) command -v qemu-img ;;
+	*) command -v "$1" ;;
+	esac >/dev/null
+}
+
 missing_packages() {
+	if ! command -v apt-get >/dev/null; then
+		for package in "$@"; do
+			has "$package" || printf '%s ' "$package"
+		done
+		return 0
+	fi
 	for package in "$@"; do
 		status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
 		[ "$status" = "install ok installed" ] || printf '%s ' "$package"
@@ -57,7 +104,8 @@ apt() {
 install_packages() {
 	wanted=$(missing_packages "$@")
 	[ -n "$wanted" ] || return 0
-	command -v apt-get >/dev/null || fail "missing: $wanted" "install them; only Debian's apt is known here"
+	command -v apt-get >/dev/null ||
+		fail "missing: $wanted" "these are Debian's names: install what holds them here (clang, bpf/bpf_helpers.h, libbpf.so.1 and so on)"
 	[ "$(id -u)" = 0 ] || return 1
 	say "installing Debian packages: $wanted"
 	# shellcheck disable=SC2086 # a list of names
@@ -97,7 +145,7 @@ bpf=yes
 if ! install_packages $packages; then
 	say "not root, so these Debian packages cannot be installed: $(missing_packages $packages)"
 	say "hint: as root: apt-get install $(missing_packages $packages)"
-	command -v clang >/dev/null || bpf=no
+	tool clang >/dev/null || bpf=no
 	[ $bpf = yes ] || say "without clang no BPF object is built: recordings can be replayed, no more"
 fi
 
