@@ -74,10 +74,13 @@ class Linker:
         if listener is None and talk.read is not None:
             listener = talk.read.tgid
         server = self._ports.server_at(conn.netns, conn.server_port, arrival_ns)
+        if server is not None and self._ports.top(server, arrival_ns) is not server:
+            server = None  # its front is a runner of another server
         front = server is not None
         proc = self._procs.at(listener, arrival_ns)
         if server is None and proc is not None:
             server = self._ports.server_of(proc, arrival_ns)
+            server = None if server is None else self._ports.top(server, arrival_ns)
             front = server is not None and server.tgid == proc.tgid
         if server is None:
             return False

@@ -6,8 +6,10 @@ put to the incarnation they fit in time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tracer.evidence import Life
 from tracer.records import (
@@ -246,6 +248,23 @@ class Processes:
             yield from proc.records()
 
 
+def _owner(record: Listen | Unlisten) -> int | None:
+    """Who listens; None: nobody any more."""
+    return record.tgid if isinstance(record, Listen) else None
+
+
+def _make_room(kept: dict[int, Any], owners: dict[int, int | None]) -> None:
+    """Forget some ports: those closed, the oldest first, then of who has most: one that opens very
+    many is not to make others' forgotten."""
+    count = Counter(owners.values())
+    ages = {port: age for age, port in enumerate(kept)}
+    order = sorted(kept, key=lambda port: (
+        owners[port] is not None, -count[owners[port]], ages[port],
+    ))  # fmt: skip
+    for port in order[: MAX_PORTS // 8]:
+        del kept[port]
+
+
 class Ports:
     """Who listens where, and which ports are the fronts of servers."""
 
@@ -269,7 +288,8 @@ class Ports:
         if len(known) > MAX_PER_PORT:
             del known[0]
         if len(self._listens) > MAX_PORTS:
-            del self._listens[next(iter(self._listens))]
+            owners = {port: _owner(known[-1]) for port, known in self._listens.items()}
+            _make_room(self._listens, owners)
 
     def _note_listen(self, record: Listen) -> None:
         proc = self._procs.at(record.tgid, record.ts_ns)
@@ -289,7 +309,15 @@ class Ports:
         if len(known) > MAX_PER_PORT:
             del known[0]
         if len(self._servers) > MAX_PORTS:
-            del self._servers[next(iter(self._servers))]
+            owners = {port: self._front(servers[-1]) for port, servers in self._servers.items()}
+            _make_room(self._servers, owners)
+
+    def _front(self, server: Server) -> int | None:
+        """Whose port it is; None: nobody's any more."""
+        proc = self._procs.latest(server.tgid)
+        told = self._listens.get(server.port)
+        over = bool(told) and told is not None and _owner(told[-1]) is None
+        return None if over or (proc is not None and proc.exit is not None) else server.tgid
 
     def prune(self, gone: Iterable[int]) -> None:
         """Forget what processes listened on that are forgotten themselves."""
@@ -325,6 +353,15 @@ class Ports:
             if best is None or front is None or front.alive_at(ts_ns):
                 best = server
         return best
+
+    def top(self, server: Server, ts_ns: int) -> Server:
+        """The server in whose tree this one is after all: it was found while the other did not yet
+        say what it is."""
+        front = self._procs.at(server.tgid, ts_ns)
+        line = () if front is None else self._procs.lineage(front)
+        above = [one.tgid for one in line if one is not front and one.alive_at(ts_ns)]
+        fronts = {s.tgid: s for known in self._servers.values() for s in known} if above else {}
+        return next((fronts[tgid] for tgid in reversed(above) if tgid in fronts), server)
 
     def server_of(self, proc: Proc, ts_ns: int) -> Server | None:
         """The server in whose tree a process is; the nearest front wins."""
