@@ -21,6 +21,7 @@ from tests.unit.cli_runs import MAIN, ROOT, Runner
 from tests.unit.fake_daemon import FakeDaemon, serving
 from tests.workloads.waiting import wait_for
 from tracer import answers
+from tracer.commands.watch import _Shown
 from tracer.derived import Derived
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202eevil\x7f\n\U000e0001"
@@ -162,6 +163,25 @@ def test_watch(tmp_path: Path, options: list[str]) -> None:
     assert [line.split()[0] for line in lines[:1]] == ["ID"]
     assert text.count("    70  ") == 1
     assert "caused by the switch from alpha" in text
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_slow_one_that_still_generates_is_told_with_its_cause(
+    capfdbinary: pytest.CaptureFixture[bytes], complete: bool
+) -> None:
+    item = spike(75)
+    going_on = replace(item.evidence.request, end_ns=None, why=None)
+    early = replace(
+        item,
+        outcome="open",
+        complete=complete,
+        incomplete_because=None if complete else "open: the request was still under way",
+        evidence=replace(item.evidence, request=going_on),
+    )
+    _Shown(False).add(orjson.loads(answers.dumps(answers.answer(early))))
+    out = capfdbinary.readouterr().out.decode()
+    assert "         load.disk; caused by the switch from alpha\n" in out
+    assert "open" not in out
 
 
 def test_watch_on_a_terminal_tells_what_waits(tmp_path: Path) -> None:

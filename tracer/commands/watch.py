@@ -179,10 +179,11 @@ class _Shown:
         if date != self._day:
             self._day = date
             lines.append(self._paint("dim", f"{date}, {word}" if word else date))
-        lines.append(render.request_line(_at_first_token(answer), None, self._paint))
+        so_far = _at_first_token(answer)
+        lines.append(render.request_line(so_far, None, self._paint))
         if answer["spike"]["is_spike"] and not before:
-            reason = render_spikes.reason(answer, self._paint)
-            told = render_spikes.cause(answer) == answer["spike"]["cause"]
+            reason = render_spikes.reason(so_far, self._paint)
+            told = render_spikes.cause(so_far) == answer["spike"]["cause"]
             lines += reason[1:] if told else reason
         return lines
 
