@@ -150,3 +150,16 @@ def test_counts_of_a_history(tmp_path: Path) -> None:
     assert store.counts(WALL, "nobody") == Counts(0, [])
     assert store.counts(WALL + 10**15) == Counts(0, [])
     store.close()
+
+
+def test_what_is_typical_is_of_the_kind_asked_most(tmp_path: Path) -> None:
+    store = Store(tmp_path / "h.db")
+    store.put([warm(n, ARRIVAL + n * 1000 * MS, ttft_ns=140 * MS) for n in (1, 2)])
+    one = warm(3, ARRIVAL + 9000 * MS, ttft_ns=1760 * MS, kind="chat")
+    store.put([one])
+    assert [model.typical_ns for model in store.counts(WALL).models] == [140 * MS]
+    again = warm(4, ARRIVAL + 10_000 * MS, ttft_ns=1760 * MS, kind="chat")
+    store.put([again])
+    told = [model.typical_ns for model in store.counts(WALL).models]
+    assert told == [1760 * MS], "of as many it is the latest"
+    store.close()

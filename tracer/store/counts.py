@@ -34,23 +34,26 @@ def counts(connection: sqlite3.Connection, since_ns: int, model: str | None) -> 
 def _model(
     connection: sqlite3.Connection, since_ns: int, model: str, kinds: list[tuple[str, str]]
 ) -> ModelCount:
+    """`typical_ns` is of the kind that had most warm requests, so that a few of another one
+    (a reply that is not streamed takes as long as the whole of it) do not change it."""
     asked = connection.execute(
         "SELECT count(*) FROM requests WHERE model = ? AND arrival_ns >= ?", (model, since_ns)
     ).fetchone()[0]
-    warm = sum(
-        connection.execute(
+    warm: dict[tuple[str, str], int] = {
+        (server, kind): connection.execute(
             "SELECT count(*) FROM requests WHERE warm = 1 AND server = ? AND model = ? "
             "AND kind = ? AND arrival_ns >= ?",
             (server, model, kind, since_ns),
         ).fetchone()[0]
         for server, kind in kinds
-    )
-    server, kind = kinds[0]
+    }
+    # Of as many the one asked last: they are in that order.
+    server, kind = max(warm, key=warm.__getitem__)
     return ModelCount(
         model=model,
         servers=tuple(dict.fromkeys(server for server, _ in kinds)),
         requests=int(asked),
-        warm=int(warm),
+        warm=sum(warm.values()),
         typical_ns=_typical(connection, server, model, kind),
     )
 
