@@ -14,6 +14,8 @@ from pathlib import Path
 from tracer.errors import StoreError
 from tracer.store.migrations import migrate, refuse_newer
 
+MODE = 0o640
+"""Of the history and of what lies beside it: the state folder may be open to all."""
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 #: The disk takes nothing now, but may later.
 _REFUSES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
@@ -71,7 +73,7 @@ def own(path: Path) -> int:
     lock_path = lock_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
     except OSError as error:
         kind = UnwritableError if refuses(error) else StoreError
         raise kind(
@@ -136,7 +138,19 @@ def connect(path: Path, warn: Warn) -> sqlite3.Connection:
         raise trouble(path, error) from error
 
 
+def _only_for_us(path: Path) -> None:
+    """Before SQLite has it: the files beside a history get the mode that it has then."""
+    # What the disk refuses here SQLite is refused as well, and says it better.
+    with contextlib.suppress(OSError):
+        if not path.exists():  # closing one that is there gives up locks that SQLite has on it
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE))
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            path.with_name(path.name + suffix).chmod(MODE)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
+    _only_for_us(path)
     connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
     try:
         # Before anything that could change a file of another layout.
@@ -153,7 +167,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
-    path.chmod(0o640)
     return connection
 
 
