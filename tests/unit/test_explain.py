@@ -96,6 +96,25 @@ def test_all_of_them(run: Runner) -> None:
     assert {one["kind"] for one in run("explain", "--json").json} == set(KINDS.values())
 
 
+@pytest.mark.parametrize("phase", codes.PHASE_CODES, ids=lambda phase: phase.code)
+def test_a_phase_is_what_it_is_and_its_codes(run: Runner, phase: codes.Code) -> None:
+    ran = run("explain", phase.code)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"{phase.code}\n{phase.meaning} (phase)\n")
+    assert max(map(width, ran.out.splitlines())) <= 80
+    mine = [code.code for code in codes_explained() if code.phase == phase.code]
+    assert mine
+    assert {line.split()[0] for line in ran.out.splitlines() if line.startswith("  ")} == set(mine)
+    told = run("explain", phase.code, "--json").json
+    assert (told["kind"], [one["code"] for one in told["codes"]]) == ("phase", mine)
+
+
+def test_codes_in_other_letters(run: Runner) -> None:
+    assert run("explain", "LOAD.DISK").out == run("explain", "load.disk").out
+    assert run("explain", " Load ").out == run("explain", "load").out
+    assert "did you mean load.disk" in run("explain", "LOAD.DSK").err
+
+
 def test_a_code_that_is_not_there(run: Runner) -> None:
     ran = run("explain", "load.dsk")
     assert (ran.code, ran.out) == (1, "")
