@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tracer.config import DEFAULT_GROUP
 from tracer.errors import TtftError
+from tracer.log import log
 
 MODE = 0o660
 
@@ -76,6 +77,10 @@ def _gid(group: str) -> int | None:
         return grp.getgrnam(group).gr_gid
     except (KeyError, ValueError):
         if group == DEFAULT_GROUP:
+            log(
+                f"there is no group {group}: only root may ask. groupadd --system {group} and a "
+                "restart let its members, or name another `group` in the configuration"
+            )
             return None
         raise TtftError(
             f"there is no group {group}", f"groupadd --system {group}, or correct `group`"

@@ -283,6 +283,18 @@ def test_a_group_that_is_not_there_is_told_before_anything_is_made(
     assert not (tmp_path / "s").exists()
 
 
+def test_without_the_default_group_root_is_told_how_others_may_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tracer.api_socket.DEFAULT_GROUP", "no such group")
+    bind(tmp_path / "s", "no such group").close()
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("ttftd: there is no group no such group: only root may ask. groupadd")
+    bind(tmp_path / "t", GROUP).close()
+    assert capfd.readouterr().err == ""
+
+
 def test_the_group_gets_the_socket(tmp_path: Path) -> None:
     import grp
 
