@@ -91,11 +91,15 @@ def _check_rights() -> None:
 
 
 def _check_groups(config: Config) -> None:
-    known = sorted({probe.group for probe in PROBES})
-    unknown = sorted(set(config.probes.off) - set(known))
-    if unknown:
+    needed = {probe.group for probe in PROBES if probe.required}
+    may_be_off = {probe.group for probe in PROBES} - needed
+    asked = set(config.probes.off)
+    hint = f"these can be off: {', '.join(sorted(may_be_off))}"
+    if unknown := sorted(asked - may_be_off - needed):
+        raise ConfigError(f"[probes] off: no such group: {', '.join(unknown)}", hint)
+    if asked & needed:
         raise ConfigError(
-            f"[probes] off: no such group: {', '.join(unknown)}", f"there is: {', '.join(known)}"
+            f"[probes] off: nothing can be seen without {', '.join(sorted(asked & needed))}", hint
         )
 
 

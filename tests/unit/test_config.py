@@ -25,6 +25,7 @@ from tracer.config import (
     load,
     parse,
 )
+from tracer.daemon import _check_groups
 from tracer.errors import ConfigError
 from tracer.records import Settings
 from tracer.servers import parse_command
@@ -212,6 +213,18 @@ def test_not_text() -> None:
 
 def test_a_byte_order_mark_is_no_error() -> None:
     assert parse(b'\xef\xbb\xbfgroup = "wheel"\n', "c.toml") == Config(group="wheel")
+
+
+@pytest.mark.parametrize("off", ["sockets", "lifecycle", "disks"])
+def test_what_all_else_needs_cannot_be_off(off: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _check_groups(Config(probes=ProbesSection(off=("faults", off))))
+    assert off in caught.value.message
+    assert "faults" not in caught.value.message
+    assert caught.value.hint is not None
+    can = caught.value.hint.removeprefix("these can be off: ")
+    assert f"groups to leave out: {can}\n" in (Path(__file__).parents[2] / "README.md").read_text()
+    _check_groups(Config(probes=ProbesSection(off=tuple(can.split(", ")))))
 
 
 def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
