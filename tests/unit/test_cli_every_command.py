@@ -63,9 +63,9 @@ def says(status: int, body: bytes) -> Callable[[Path], AbstractContextManager[Pa
 RESTART, UPDATE = "systemctl restart ttftd", "update ttft"
 NOT_OURS = "is another program listening"
 SITUATIONS: dict[str, tuple[Callable[[Path], AbstractContextManager[Path]], int, str, str]] = {
-    "no daemon": (nobody, 3, "no daemon answers", "systemctl start ttftd"),
-    "a folder": (a_folder, 3, "no daemon answers", "systemctl start ttftd"),
-    "a file": (a_file, 3, "no daemon answers", "systemctl start ttftd"),
+    "no daemon": (nobody, 3, "no daemon answers", "is this the daemon's socket"),
+    "a folder": (a_folder, 3, "no daemon answers", "is this the daemon's socket"),
+    "a file": (a_file, 3, "no daemon answers", "is this the daemon's socket"),
     "an older daemon": (says(404, OLDER), 1, "it is older than ttft", RESTART),
     "an older schema": (says(200, b'[{"schema":0}]'), 1, "ttftd is older than ttft", UPDATE),
     "a newer schema": (says(200, b'[{"schema":2}]'), 1, "ttft is older than ttftd", UPDATE),
@@ -129,7 +129,7 @@ def test_doctor_looks_itself_where_nobody_answers(
 EMPTY: dict[str, tuple[int, str]] = {
     "status": (0, "ttftd"), "requests": (0, "No requests."), "spikes": (0, "No requests"),
     "models": (0, ""), "show": (1, "no request 1"), "export": (1, "no request 1"),
-    "report": (1, "o requests in the last 7d"),
+    "report": (1, "there are no requests yet"),
 }  # fmt: skip
 
 

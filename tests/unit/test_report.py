@@ -110,12 +110,29 @@ def test_the_command(ask: Runner, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_nothing_to_report_on(ask: Runner, tmp_path: Path) -> None:
-    for options in (["--since", "1s"], ["--model", "none"]):
-        ran = ask("report", "-o", str(tmp_path / "r"), *options)
-        assert (ran.code, ran.out) == (1, "")
-        assert "give a longer --since" in ran.err
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        (["--since", "1s"], "No requests in the last 1s", "give a longer --since"),
+        (["--since", "1s", "--model", "beta"], "No requests for beta", "give a longer --since"),
+        (["--model", "none"], "no requests for none", "ttft models lists those that were seen"),
+    ],
+)
+def test_nothing_to_report_on(
+    ask: Runner, tmp_path: Path, options: list[str], said: str, hint: str
+) -> None:
+    ran = ask("report", "-o", str(tmp_path / "r"), *options)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"ttft: {said}")
+    assert ran.err.endswith(f"hint: {hint}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_longer_time_helps_an_empty_history(run: Runner, tmp_path: Path) -> None:
+    with serving(tmp_path, requests=()) as running:
+        ran = run("--socket", str(running.socket), "report", "-o", str(tmp_path / "r"))
+    told = "ttft: there are no requests yet\nhint: ttft status says what is watched\n"
+    assert (ran.code, ran.err) == (1, told)
 
 
 def test_a_quiet_time_is_told_so(ask: Runner, daemon: FakeDaemon) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from tracer.commands.shared import (
 from tracer.errors import TtftError
 from tracer.render import Json
 from tracer.render_units import size
+
+if TYPE_CHECKING:
+    from tracer.client import Client
 
 WEEK = "7d"
 _LISTED = 1000
@@ -54,7 +58,7 @@ def report(context: click.Context, output: str, since: str, model: str | None) -
     window = {"since": since, "model": model}
     summary: Json = decode(daemon.get("/v1/summary", window))
     if not summary["requests"]:
-        raise TtftError(none_found(since, model).partition(".")[0], "give a longer --since")
+        raise _nothing(daemon, since, model)
     spikes: list[Json] = decode(daemon.get("/v1/spikes", {**window, "last": _LISTED}))
     from tracer.report import Data, page, worst
 
@@ -64,3 +68,12 @@ def report(context: click.Context, output: str, since: str, model: str | None) -
     save(output, made)
     if output != "-":
         say(f"{output}: {size(len(made))}; open it in a browser")
+
+
+def _nothing(daemon: Client, since: str, model: str | None) -> TtftError:
+    """Why there is nothing to report on: only where there is more does a longer time help."""
+    if not decode(daemon.get("/v1/requests", {"last": 1})):
+        return TtftError("there are no requests yet", "ttft status says what is watched")
+    if model and not decode(daemon.get("/v1/requests", {"last": 1, "model": model})):
+        return TtftError(f"no requests for {model}", "ttft models lists those that were seen")
+    return TtftError(none_found(since, model).partition(".")[0], "give a longer --since")
