@@ -10,6 +10,7 @@ import click
 
 from tracer import __version__
 from tracer.commands import shared
+from tracer.errors import TtftError
 from tracer.host.tls import without_tls
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -48,6 +49,17 @@ class _Lazy(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            if near:
+                ctx.fail(f"No such command '{args[0]}'; did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
+
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
@@ -85,6 +97,8 @@ def ttft(socket: str | None) -> None:
       ttft spikes      what was slow, why, and what to do
       ttft show 17     one request in detail
     """
+    if socket is not None and not socket.strip():
+        raise TtftError("--socket is empty", f"leave it out for {shared.DEFAULT_SOCKET}", 2)
 
 
 @ttft.command(hidden=True)

@@ -34,9 +34,13 @@ class _UnixConnection(http.client.HTTPConnection):
 class Client:
     """The daemon behind one socket."""
 
-    def __init__(self, socket_path: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, socket_path: str, timeout_s: float = TIMEOUT_S, elsewhere: bool = False
+    ) -> None:
+        """`elsewhere`: somebody named this socket, who may have named the wrong one."""
         self._path = socket_path
         self._timeout_s = timeout_s
+        self._elsewhere = elsewhere
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> bytes:
         """The body of a good answer; `TtftError` for anything else. None in `query`: left out."""
@@ -91,6 +95,8 @@ class Client:
                 "then log out and in again",
             )
         hint = "start it with: sudo systemctl start ttftd (or: sudo ttftd run)"
+        if self._elsewhere:
+            hint = "is this the daemon's socket? It is named by --socket or TTFT_SOCKET"
         if error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
             hint = f"{error.strerror or error}: give its socket with --socket"
         return TtftError(f"no daemon answers on {self._path}", hint, NO_DAEMON)

@@ -43,6 +43,8 @@ def test_spikes(ask: Runner) -> None:
 def test_show(ask: Runner) -> None:
     assert ask("show", "17", "--json").json == whole(1)
     assert "cause         load.disk; more: ttft explain load.disk" in ask("show", "17").out
+    assert ask("show", "#17").out == ask("show", "17").out
+    assert ask("export", "#17", "-o", "-").out == ask("export", "17", "-o", "-").out
     ran = ask("show", "99")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == "ttft: no request 99\nhint: ttft requests lists those that are kept\n"
@@ -75,8 +77,20 @@ def test_without_a_daemon(tmp_path: Path, run: Runner, arguments: list[str]) -> 
     assert (ran.code, ran.out) == (3, "")
     assert ran.err == (
         f"ttft: no daemon answers on {path}\n"
-        "hint: start it with: sudo systemctl start ttftd (or: sudo ttftd run)\n"
+        "hint: is this the daemon's socket? It is named by --socket or TTFT_SOCKET\n"
     )
+
+
+def test_without_the_daemon_that_nobody_named(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TTFT_SOCKET", raising=False)
+    monkeypatch.setattr("tracer.commands.shared.DEFAULT_SOCKET", "/no/such.sock")
+    for named in ((), ("--socket", "/no/such.sock")):
+        assert run(*named, "status").err == (
+            "ttft: no daemon answers on /no/such.sock\n"
+            "hint: start it with: sudo systemctl start ttftd (or: sudo ttftd run)\n"
+        )
+    monkeypatch.setenv("TTFT_SOCKET", "/no/other.sock")
+    assert "hint: is this the daemon's socket?" in run("status").err
 
 
 def test_a_daemon_that_does_not_answer(
@@ -124,6 +138,12 @@ def test_another_program_on_the_socket(tmp_path: Path, run: Runner, reply: bytes
         (["export", "1", "--since", "1h", "-o", "x"], "give an ID or --since, one of them"),
         (["export", "1"], "Missing option '--output'"),
         (["status", "--nope"], "No such option"),
+        (["show", "abc"], "'abc' is not a valid number."),
+        (["show", "##8"], "'#8' is not a valid number."),
+        (["requests", "--last", "x"], "'x' is not a valid number."),
+        (["completion"], "Choose from: bash, zsh, fish\n"),
+        (["spike"], "No such command 'spike'; did you mean spikes?"),
+        (["modles"], "did you mean models?"),
     ],
 )
 def test_wrong_usage(run: Runner, arguments: list[str], error: str) -> None:
@@ -131,6 +151,22 @@ def test_wrong_usage(run: Runner, arguments: list[str], error: str) -> None:
     assert (ran.code, ran.out) == (2, "")
     assert error in ran.err
     assert "\nhint: see: ttft" in ran.err
+
+
+@pytest.mark.parametrize("command", [["status"], ["show", "1"], ["service", "status"]])
+def test_where_the_socket_is_named(run: Runner, command: list[str]) -> None:
+    ran = run(*command, "--socket", "/x")
+    assert (ran.code, ran.out) == (2, "")
+    name = " ".join(word for word in command if word != "1")
+    assert f"hint: --socket goes before the command: ttft --socket PATH {name}\n" in ran.err
+
+
+@pytest.mark.parametrize("socket", ["", " "])
+@pytest.mark.parametrize("command", ["status", "doctor", "explain"])
+def test_an_empty_name_of_a_socket_is_no_socket(run: Runner, command: str, socket: str) -> None:
+    ran = run("--socket", socket, command)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("ttft: --socket is empty\nhint: leave it out")
 
 
 @pytest.mark.parametrize("name", [None, *cli.COMMANDS])
@@ -162,6 +198,13 @@ def test_doctor_needs_no_daemon(run: Runner, tmp_path: Path) -> None:
     assert "kernel" in found
     assert ran.code == (0 if ran.json["ok"] else 1)
     assert all(len(text) <= 80 for text in run("doctor").out.splitlines())
+
+
+def test_doctor_asked_about_a_file_that_is_not_there(run: Runner, tmp_path: Path) -> None:
+    ran = run("--socket", str(tmp_path / "none"), "doctor", "--btf", "/nope", "--json")
+    found = {fact["name"]: fact for fact in ran.json["facts"]}["BTF"]
+    assert (ran.code, found["ok"], found["value"]) == (1, False, "no /nope")
+    assert found["advice"] == "give a file that holds the types of this kernel, or leave --btf out"
 
 
 def test_doctor_takes_the_daemons_word_first(ask: Runner) -> None:

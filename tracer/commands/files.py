@@ -14,6 +14,7 @@ import click
 from tracer.commands.output import save
 from tracer.commands.shared import (
     DURATION,
+    REQUEST_ID,
     block,
     check_schema,
     client,
@@ -35,7 +36,7 @@ from tracer.render_units import size
     "number",
     metavar="[ID]",
     required=False,
-    type=click.IntRange(0),
+    type=REQUEST_ID,
     shell_complete=offered("ids"),
 )
 @click.option("--since", type=DURATION, metavar="TIME", help="All requests of the last 10m, 1h.")
@@ -169,7 +170,7 @@ def _drop_half_line(path: Path, file: FileIO) -> tuple[int, int]:
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--show", "number", type=click.IntRange(0), metavar="ID", help="One in detail.")
+@click.option("--show", "number", type=REQUEST_ID, metavar="ID", help="One in detail.")
 @click.option(
     "--trace", metavar="OUT", type=click.Path(), help="Write a Chrome trace of all requests."
 )

@@ -8,6 +8,7 @@ import click
 
 from tracer import render
 from tracer.commands.shared import (
+    REQUEST_ID,
     block,
     client,
     decode,
@@ -70,7 +71,7 @@ def requests(
 
 
 @click.command()
-@click.argument("number", metavar="ID", type=click.IntRange(0), shell_complete=offered("ids"))
+@click.argument("number", metavar="ID", type=REQUEST_ID, shell_complete=offered("ids"))
 @json_option
 @click.pass_context
 def show(context: click.Context, number: int, as_json: bool) -> None:

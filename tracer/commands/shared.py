@@ -37,14 +37,29 @@ class Duration(click.ParamType[str]):
         return str(value)
 
 
+class Number(click.IntRange):
+    """A whole number; what is none is said in plain words."""
+
+    name = "number"
+
+
+class RequestId(Number):
+    """`17`, or `#17` as it is printed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        bare: Any = value.removeprefix("#") if isinstance(value, str) else value
+        return super().convert(bare, param, ctx)
+
+
 DURATION = Duration()
+REQUEST_ID = RequestId(0)
 LAST_MAX = 10_000
 SCHEMA = 1
 
 last_option = click.option(
     "--last",
     "-n",
-    type=click.IntRange(1, LAST_MAX),
+    type=Number(1, LAST_MAX),
     metavar="N",
     help="Only the newest N  [default: 20, or all of --since]",
 )
@@ -77,8 +92,9 @@ def client(context: click.Context, timeout_s: float | None = None) -> Client:
     """The daemon that the options name."""
     from tracer.client import TIMEOUT_S, Client
 
-    path = context.find_root().params.get("socket") or DEFAULT_SOCKET
-    return Client(path, TIMEOUT_S if timeout_s is None else timeout_s)
+    given = context.find_root().params.get("socket")
+    patience = TIMEOUT_S if timeout_s is None else timeout_s
+    return Client(given or DEFAULT_SOCKET, patience, given not in (None, DEFAULT_SOCKET))
 
 
 def json_option(command: F) -> F:
@@ -227,8 +243,15 @@ def _wrong_usage(error: click.ClickException, name: str) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
-    return _complain(name, error.format_message(), f"see: {where} -h", error.exit_code)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"see: {context.command_path if context else name} -h"
+    if context and context.parent and getattr(error, "option_name", None) == "--socket":
+        root = context.find_root()
+        if any("--socket" in parameter.opts for parameter in root.command.params):
+            command = context.command_path.removeprefix(f"{name} ")
+            hint = f"--socket goes before the command: {name} --socket PATH {command}"
+    # Some of click's messages are lists of several lines.
+    return _complain(name, " ".join(error.format_message().split()), hint, error.exit_code)
 
 
 def _silence(stream: TextIO) -> int:

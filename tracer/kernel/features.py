@@ -219,7 +219,9 @@ def _read_btf(btf: str | None) -> bytes:
 
 def btf_advice(given: str | None) -> str:
     """What to do where there are no types. `given`: by --btf."""
-    return BTF_ADVICE if given or Path("/sys/kernel").exists() else SYSFS_ADVICE
+    if given:
+        return "give a file that holds the types of this kernel, or leave --btf out"
+    return BTF_ADVICE if Path("/sys/kernel").exists() else SYSFS_ADVICE
 
 
 def missing_capabilities() -> list[str]:
