@@ -92,8 +92,8 @@ def _probes(probes: list[Json], paint: Paint) -> list[str]:
 def _comes_and_goes(probe: Json) -> list[str]:
     """A group that is on only while a model may be loading."""
     state = "on" if probe["attached"] else "off"
-    ago = duration(probe["since_s"] * 1e3)
-    text = f"{probe['group']}: {state} since {ago} ago, {WORDS.get(probe['why'], probe['why'])}"
+    long = duration(probe["since_s"] * 1e3)
+    text = f"{probe['group']}: {state} for {long}, {WORDS.get(probe['why'], probe['why'])}"
     if not probe["attached"]:
         text += "; on when a model may be loading"
     return wrap(text, COLUMNS, " " * 9, " " * 11)

@@ -125,6 +125,14 @@ def test_where_segments_are_seen(cgroups: tuple[str, ...], because: str | None, 
     assert f"         {line}" in render_state.status(answers_state.status(state), UTC)
 
 
+def test_how_long_a_group_is_on_or_off() -> None:
+    probe = answers_state.Probe(group="files", attached=True, why="arrival", since_s=2.57)
+    off = replace(probe, attached=False, why="quiet")
+    lines = render_state.status(answers_state.status(replace(STATUS, probes=(probe, off))), UTC)
+    assert "         files: on for 2.57 s, a request came after a pause" in lines
+    assert any(line.startswith("         files: off for 2.57 s, all is warm") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
