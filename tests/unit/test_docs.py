@@ -1,4 +1,4 @@
-"""README.md tells of everything a user can type, set or be told."""
+"""README.md and docs/ tell of everything a user can type, set or be told."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tracer.derived import PHASES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+LISTED = (ROOT / "docs" / "causes" / "README.md").read_text()
+API = (ROOT / "docs" / "api.md").read_text()
 WORDS = set(re.findall(r"-{0,2}[a-z_]+(?:-[a-z]+)*", README))
 
 
@@ -63,9 +65,20 @@ def test_documented_options_exist() -> None:
         assert set(re.findall(r"--[a-z-]+", row)) <= known, row
 
 
-@pytest.mark.parametrize("code", [code.code for code in TABLE] + list(PHASES))
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_is_documented(phase: str) -> None:
+    assert f"| `{phase}` | " in README
+
+
+@pytest.mark.parametrize("code", [code.code for code in TABLE if code.what != "phase"])
 def test_every_code_is_documented(code: str) -> None:
-    assert f"`{code}`" in README or f"`.{code.partition('.')[2]}`" in README
+    assert f"[`{code}`]({code}.md)" in LISTED
+
+
+def test_documented_codes_exist() -> None:
+    known = {code.code for code in TABLE}
+    named = set(re.findall(r"`((?:[a-z]+\.)[a-z_0-9]+)`", README.partition("## Phases")[2]))
+    assert named - known - {"span.half"} == set()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -78,4 +91,11 @@ def test_every_configuration_key_is_documented(section: str) -> None:
 
 @pytest.mark.parametrize("path", api.ROUTES)
 def test_every_path_is_documented(path: str) -> None:
-    assert f"`{path}" in README
+    assert f"`{path}" in API
+
+
+def test_no_link_leads_nowhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", README)
+    assert [
+        link for link in links if not link.startswith("https://") and not (ROOT / link).exists()
+    ] == []
