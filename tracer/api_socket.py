@@ -79,7 +79,7 @@ def _gid(group: str) -> int | None:
         if group == DEFAULT_GROUP:
             log(
                 f"there is no group {group}: only root may ask. groupadd --system {group} and a "
-                "restart let its members, or name another `group` in the configuration"
+                "restart let its members ask; or name another `group` in the configuration"
             )
             return None
         raise TtftError(
