@@ -123,7 +123,11 @@ def _driver(case: Case) -> list[str]:
 def _load(case: Case, cause: str) -> str:
     header = case.stage_ns("load.meta")
     text = f"parsing the header took {seconds(header)}, and " if cause == "load.meta" else ""
-    return text + _bytes(case)
+    text += _bytes(case)
+    between = case.stage_ns("load.rest")
+    if 10 * between >= max(1, case.phase_ns("load")):
+        text += f", and copying or placing it between reads took {seconds(between)}"
+    return text
 
 
 def _bytes(case: Case) -> str:
