@@ -244,13 +244,14 @@ def test_a_damaged_file(
 
 
 def test_folders_by_the_environment() -> None:
-    found = caches.folders({"HOME": "/home/a", "CUDA_CACHE_PATH": "/data/cuda"}, "/root")
-    assert found[0] == "/data/cuda"
+    environment = {b"HOME": b"/home/a", b"CUDA_CACHE_PATH": b"/data/cuda"}
+    found = caches.folders(environment, b"/root")
+    assert found[0] == b"/data/cuda"
     wanted = {
-        "/home/a/.nv/ComputeCache", "/root/.nv/ComputeCache", "/home/a/.triton/cache",
-        "/home/a/.cache/mesa_shader_cache", "/root/.cache/mesa_shader_cache",
-        "/home/a/.cache/comgr", "/home/a/.cache/flashinfer",
-        "/home/a/.cache/vllm/torch_compile_cache", "/tmp/torchinductor_",
+        b"/home/a/.nv/ComputeCache", b"/root/.nv/ComputeCache", b"/home/a/.triton/cache",
+        b"/home/a/.cache/mesa_shader_cache", b"/root/.cache/mesa_shader_cache",
+        b"/home/a/.cache/comgr", b"/home/a/.cache/flashinfer",
+        b"/home/a/.cache/vllm/torch_compile_cache", b"/tmp/torchinductor_",
     }  # fmt: skip
     assert wanted <= set(found)
     assert len(set(found)) == len(found)
@@ -258,5 +259,8 @@ def test_folders_by_the_environment() -> None:
 
 def test_folders_of_odd_environments() -> None:
     """Relative, empty and root folders are none: all paths begin with the last."""
-    odd = {"HOME": "", "CUDA_CACHE_PATH": "here", "TRITON_CACHE_DIR": "/", "XDG_CACHE_HOME": ""}
-    assert caches.folders(odd, None) == ("/tmp/torchinductor_",)
+    odd = {
+        b"HOME": b"", b"CUDA_CACHE_PATH": b"here", b"TRITON_CACHE_DIR": b"/",
+        b"XDG_CACHE_HOME": b"", b"VLLM_CACHE_ROOT": b"/" + 5000 * b"a",
+    }  # fmt: skip
+    assert caches.folders(odd, None) == (b"/tmp/torchinductor_",)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +211,21 @@ def test_one_that_cannot_be_attached_to(host: Host, placement: Placement) -> Non
     host.refused.clear()
     placement.keep([5, 6], [])
     assert host.paths == ["/a.service", "/b.service"]
+
+
+def test_any_name_can_be_told(host: Host, placement: Placement) -> None:
+    """Whoever may make groups may name them as he likes."""
+    placement.follow()
+    odd = os.fsdecode(b"/caf\xe9\x1b[1m.service")
+    host.where[5] = odd
+    placement.process(5)
+    assert host.paths == [odd], "it is attached there all the same"
+    assert placement.places == Places(("/caf\ufffd\x1b[1m.service",))
+    assert msgspec.json.encode(placement.places.groups)
+    host.refused.add(odd)
+    placement.everywhere(True)
+    placement.everywhere(False)
+    assert "caf\ufffd" in (placement.places.because or "")
 
 
 def test_too_many(host: Host, placement: Placement) -> None:

@@ -111,18 +111,24 @@ def read_regular(named: int, ino: int | None = None, flags: int = 0) -> int:
         os.close(named)
 
 
-def text(tgid: int, path: str, limit: int) -> str | None:
-    """The first `limit` bytes of a text file as this process sees it; None: not readable."""
+def content(tgid: int, path: str, limit: int) -> bytes | None:
+    """The first `limit` bytes of a file as this process sees it; None: not readable."""
     try:
         fd = read_regular(place(tgid, path))
     except OSError:
         return None
     try:
-        return os.read(fd, limit).decode("utf-8", "replace")
+        return os.read(fd, limit)
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def text(tgid: int, path: str, limit: int) -> str | None:
+    """`content`, of a text file."""
+    found = content(tgid, path, limit)
+    return None if found is None else found.decode("utf-8", "replace")
 
 
 class _Work(Generic[T]):

@@ -18,11 +18,16 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 class Group:
     """A control group. `inode`: of its folder, which is also its number in the kernel.
 
-    `path` begins at the root of the hierarchy, which is `/`.
+    `path` begins at the root of the hierarchy, which is `/`; `shown` is the same to be told: who
+    makes groups may name them as he likes, and what is not UTF-8 can be written nowhere.
     """
 
     inode: int
     path: str
+
+    @property
+    def shown(self) -> str:
+        return os.fsencode(self.path).decode("utf-8", "replace")
 
     def within(self, other: Group) -> bool:
         """Whether it is `other` or lies below it."""

@@ -81,7 +81,7 @@ class Placement:
                 return Places()
             at_root = tree.root in self._links
             because = (self._because() or "a server is there") if at_root else None
-            return Places(tuple(sorted(group.path for group in self._links)), because)
+            return Places(tuple(sorted(group.shown for group in self._links)), because)
 
     def begin(self, programs: Iterable[int]) -> None:
         """Attach at the root. KernelError where that cannot be."""
@@ -253,7 +253,7 @@ class Placement:
             self._put(group)
         except (KernelError, OSError) as error:
             if self._tree.there(group):
-                self._refused = f"attaching at {group.path} failed: {error}"
+                self._refused = f"attaching at {group.shown} failed: {error}"
             else:
                 self._forget(group)
             return False
