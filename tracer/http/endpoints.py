@@ -130,6 +130,7 @@ ENDPOINTS: dict[str, Endpoint] = _table()
 
 # Prefixes that routers put before a known path; a model's name (with slashes, maybe) may follow.
 _PREFIXES = ("/upstream/", "/backend/", "/proxy/", "/engines/")
+_LONGEST_FIRST = sorted(ENDPOINTS, key=len, reverse=True)
 
 
 def find(url: str) -> Endpoint | None:
@@ -148,12 +149,8 @@ def find(url: str) -> Endpoint | None:
 def _behind_prefix(path: str) -> Endpoint | None:
     """The longest known path that ends `path`, after a prefix and at least one name."""
     at = path.index("/", 1) + 1
-    while (at := path.find("/", at)) != -1:
-        known = ENDPOINTS.get(path[at:])
-        if known is not None:
-            return known
-        at += 1
-    return None
+    found = next((known for known in _LONGEST_FIRST if path.endswith(known, at)), None)
+    return None if found is None else ENDPOINTS[found]
 
 
 def kind_of(endpoint: str | None) -> Kind | None:

@@ -5,16 +5,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+import msgspec
+
 from tracer.http.bodies import TopLevel
 from tracer.http.endpoints import Endpoint, find
 from tracer.http.replies import Reply
-from tracer.records import AnyRecord, Conn, EndWhy, HttpEnd, HttpRequest, Unreadable
+from tracer.records import (
+    AnyRecord,
+    Conn,
+    EndWhy,
+    HttpEnd,
+    HttpRequest,
+    HttpUnreadable,
+    Says,
+    Unreadable,
+)
 
 MAX_QUIET = 128 << 10  # bytes of headers, trailers or chunk extensions in a row
 MAX_OPEN = 64
 MAX_FILL = 64 << 20  # a longer hole in a body is not worth following
 FILLER = b" " * 65536
 _REQUEST_KEYS = frozenset({"model", "stream"})
+# What code that reads a payload may stumble over when it has a shape nobody thought of.
+_STUMBLES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 
 
 class Unparsable(Exception):
@@ -96,6 +117,40 @@ class Exchanges:
         self.tell(exchange, fact)
         return exchange
 
+    def replied(self, exchange: Exchange, ts_ns: int, data: bytes) -> None:
+        """Bytes of the reply's body, which left at `ts_ns`."""
+        exchange.bytes += len(data)
+        if exchange.reply is None:
+            return
+        try:
+            marks = exchange.reply.feed(ts_ns, data)
+        except _STUMBLES:
+            self._unreadable(exchange, ts_ns)
+            return
+        for mark in marks:
+            self.tell(exchange, mark)
+
+    def _finish(self, exchange: Exchange, ts_ns: int) -> Says | None:
+        """Read what the reply's last bytes carried; what it says of itself."""
+        if exchange.reply is None:
+            return None
+        try:
+            marks, says = exchange.reply.finish(ts_ns), exchange.reply.says()
+        except _STUMBLES:
+            self._unreadable(exchange, ts_ns)
+            return None
+        for mark in marks:
+            self.tell(exchange, mark)
+        return says
+
+    def _unreadable(self, exchange: Exchange, ts_ns: int) -> None:
+        """A reply that cannot be read is no reason to read nothing else of its connection."""
+        exchange.reply = None
+        self.tell(
+            exchange,
+            HttpUnreadable(ts_ns=ts_ns, conn=self.conn, why="not_http", xid=exchange.xid),
+        )
+
     def end(self, exchange: Exchange, ts_ns: int, why: EndWhy) -> None:
         """The exchange is over at `ts_ns`, unless it was before."""
         if exchange.ended:
@@ -107,20 +162,17 @@ class Exchanges:
             why, ts_ns = "client_gone", self.client_fin_ns
         self.open.remove(exchange)
         self.heads -= exchange.method == "HEAD"
-        reply, says, tokens, model, error = exchange.reply, None, None, None, False
-        if reply is not None:
-            for mark in reply.finish(ts_ns):
-                self.tell(exchange, mark)
-            says, tokens, model, error = reply.says(), reply.tokens, reply.model, reply.error
+        says = self._finish(exchange, ts_ns)
+        reply = exchange.reply
         fact = HttpEnd(
             ts_ns=ts_ns,
             xid=exchange.xid,
             why=why,
             bytes=exchange.bytes,
-            tokens=tokens,
+            tokens=reply.tokens if reply else None,
             says=says,
-            model=model,
-            error=error or (exchange.status or 0) >= 400,
+            model=reply.model if reply else None,
+            error=(reply is not None and reply.error) or (exchange.status or 0) >= 400,
         )
         self.tell(exchange, fact)
         exchange.ended = True

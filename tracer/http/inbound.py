@@ -88,8 +88,7 @@ class Requests:
             self._chunked = False
 
     def on_url(self, url: bytes) -> None:
-        if len(self._url) < MAX_URL:
-            self._url += url
+        self._url += url[: MAX_URL - len(self._url)]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == 14 and name.lower() == b"content-length":

@@ -16,6 +16,8 @@ from tracer.http.exchanges import (
 from tracer.http.replies import Reply, format_of
 from tracer.records import HttpHead, HttpUnreadable
 
+_BEGIN = b"HTTP/"
+
 
 class Responses:
     """The server's side, as httptools calls it."""
@@ -42,15 +44,23 @@ class Responses:
 
     def feed(self, ts_ns: int, data: bytes) -> None:
         self._ts = ts_ns
-        # The parser cannot be told that a reply to HEAD has no body: stop it at the header.
-        if self._exchanges.heads:
-            for at in range(len(data)):
-                self._feed(data[at : at + 1])
-                if self._bodyless:
-                    self.parser = httptools.HttpResponseParser(self)
-                    self._bodyless = False
-        else:
-            self._feed(data)
+        at = 0
+        while at < len(data):
+            # The parser cannot be told that a reply to HEAD has no body: stop it at the header.
+            end = self._header_end(data, at) if self._exchanges.heads else len(data)
+            self._feed(data[at:end] if end - at < len(data) else data)
+            at = end
+            if self._bodyless:
+                self.parser = httptools.HttpResponseParser(self)
+                self._bodyless = False
+
+    def _header_end(self, data: bytes, at: int) -> int:
+        """How far to read on so that no header ends within: up to where the next reply may begin,
+        and in its header line by line."""
+        if self._exchange is not None:
+            found = data.find(_BEGIN, at + 1)
+            return len(data) if found == -1 else found
+        return data.find(b"\n", at) + 1 or len(data)
 
     def _feed(self, data: bytes) -> None:
         if self.parser is None:
@@ -141,10 +151,7 @@ class Responses:
             return
         if self._remaining is not None:
             self._remaining -= len(data)
-        exchange.bytes += len(data)
-        if exchange.reply is not None:
-            for mark in exchange.reply.feed(self._ts, data):
-                self._exchanges.tell(exchange, mark)
+        self._exchanges.replied(exchange, self._ts, data)
 
     def on_message_complete(self) -> None:
         self._quiet = 0

@@ -9,6 +9,7 @@ import msgspec
 from tracer.records import Says
 
 _LIMIT = 2**53
+_LIMIT_MS = 1e12  # thirty years; in nanoseconds still 64 bits
 _NS = 1e-6
 
 # llama.cpp `timings`
@@ -80,13 +81,13 @@ def says(figures: Figures) -> Says | None:
 
 
 def _put(into: Figures, name: str, value: Any) -> None:
-    figure = _number(value) if name.endswith("_ms") else _count(value)
+    figure = _number(value, _LIMIT_MS) if name.endswith("_ms") else _count(value)
     if figure is not None:
         into[name] = figure
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LIMIT:
+def _number(value: Any, limit: float = _LIMIT) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < limit:
         return float(value)
     return None
 

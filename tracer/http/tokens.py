@@ -38,34 +38,30 @@ _TOOL_ITEMS = ("tool_use", "server_tool_use", "function_call", "custom_tool_call
 class Lines:
     """Bytes to whole lines in bounded memory; a line longer than `MAX_LINE` is dropped."""
 
-    __slots__ = ("_dropping", "_parts", "_size")
+    __slots__ = ("_begun", "_dropping")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._begun = bytearray()
         self._dropping = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that end in `data`, without their line ends."""
         lines = data.split(b"\n")
         tail = lines.pop()
-        if lines and (self._parts or self._dropping):
-            lines[0] = b"" if self._dropping else b"".join((*self._parts, lines[0]))
-            self._parts.clear()
-            self._size = 0
+        if lines and (self._begun or self._dropping):
+            lines[0] = b"" if self._dropping else bytes(self._begun + lines[0])
+            self._begun = bytearray()
             self._dropping = False
         if tail and not self._dropping:
-            self._size += len(tail)
-            if self._size > MAX_LINE:
-                self._parts.clear()
+            self._begun += tail
+            if len(self._begun) > MAX_LINE:
+                self._begun = bytearray()
                 self._dropping = True
-            else:
-                self._parts.append(tail)
         return lines
 
     def rest(self) -> bytes:
         """What was not ended by a line end."""
-        return b"".join(self._parts)
+        return bytes(self._begun)
 
 
 class EventStream:
@@ -209,7 +205,9 @@ def _typed(event: dict[str, Any], kind: str) -> tuple[TokenWhat | None, bool]:
     if kind == "content_block_delta":
         delta = event.get("delta")
         if isinstance(delta, dict):
-            field, block = _BLOCK_DELTAS.get(str(delta.get("type")), ("", None))
+            named = delta.get("type")
+            # Never as text: that of a deep nest is more than Python makes.
+            field, block = _BLOCK_DELTAS.get(named if isinstance(named, str) else "", ("", None))
             what = block if delta.get(field) else None
     elif kind in _TYPED_DELTAS:
         what = _TYPED_DELTAS[kind] if event.get("delta") else None
