@@ -69,7 +69,7 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, i
     with open(os.path.join(folder, b"weights"), "wb") as file:
         file.write(b"GGUF" + bytes(2 << 20))
     program = os.path.join(folder, b"llama-server" + name)
-    shutil.copy(os.path.realpath(sys.executable), program)
+    shutil.copy(os.fsencode(os.path.realpath(sys.executable)), program)
     home = {
         b"HOME": folder,
         b"CUDA_CACHE_PATH": folder,

@@ -6,9 +6,9 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Protocol
 
 from tracer.host import reach
-from tracer.kernel.maps import Table
 
 _LENGTH = 128
 #: What a process may have made as long as it likes is read only so far.
@@ -74,6 +74,12 @@ def folders(environment: Mapping[bytes, bytes], home: bytes | None) -> tuple[byt
 def folders_of(tgid: int) -> tuple[bytes, ...]:
     """Those of a running process, as it names them."""
     return folders(_environment(tgid), _home_of_user(tgid))
+
+
+class Table(Protocol):
+    """The kernel side's (tracer/kernel/maps.py)."""
+
+    def put(self, key: bytes, value: bytes) -> None: ...
 
 
 class Folders:
