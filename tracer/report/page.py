@@ -233,7 +233,8 @@ def _listing(data: Data, zone: tzinfo | None) -> str:
 def _footer(data: Data, zone: tzinfo | None) -> str:
     made = data.made.astimezone(zone)
     return (
-        f"<footer><p>Made by ttft {text(__version__)} on {made:%Y-%m-%d %H:%M}. Time lost is what "
-        "a request waited beyond what is typical for it. This page holds names of models and "
+        f"<footer><p>Made by ttft {text(__version__)} on {made:%Y-%m-%d %H:%M %Z (UTC%z)}; times "
+        "are local to where this page was made. Time lost is what a request waited beyond what is "
+        "typical for it. This page holds names of models and "
         "files, and no word of any prompt or answer.</p></footer>\n"
     )
