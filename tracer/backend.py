@@ -393,8 +393,7 @@ class Daemon:
     def export(self, ids: list[int]) -> bytes:
         from tracer.export.chrome import dump
 
-        kept = (self.store.evidence(number) for number in ids)
-        return dump([derive(evidence) for evidence in kept if evidence is not None])
+        return dump([derive(evidence) for evidence in self.store.evidences(ids)])
 
     def events(self) -> AsyncIterator[bytes]:
         return self._events.subscribe()
@@ -424,8 +423,7 @@ def _latest(store: Store) -> list[Derived]:
     """The last request of each of the models used lately: what is known of their weights."""
     names = {model for _, model in list(store.models())[-_MODELS_SHOWN:]}
     ids = sorted({number for model in names for number in store.find(last=1, model=model)})
-    kept = (store.evidence(number) for number in ids)
-    return [derive(evidence) for evidence in kept if evidence is not None]
+    return [derive(evidence) for evidence in store.evidences(ids)]
 
 
 def _bpf_runs(stats: list[RunStats]) -> tuple[int, int] | tuple[None, None]:

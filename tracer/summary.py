@@ -7,6 +7,7 @@ not streamed; without a typical time all but the work on the prompt is lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -83,9 +84,11 @@ _decoder = msgspec.json.Decoder(Slow)
 
 
 def slow(answers: Iterable[Iterable[bytes]]) -> Iterator[Slow]:
-    """Spikes from batches of answers."""
+    """Spikes from batches of answers; without those that are not as answers are."""
     for batch in answers:
-        yield from map(_decoder.decode, batch)
+        for answer in batch:
+            with suppress(msgspec.DecodeError):  # of another version, or damaged
+                yield _decoder.decode(answer)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ def counts(connection: sqlite3.Connection, since_ns: int, model: str | None) -> 
     ).fetchall()
     by_model: dict[str, list[tuple[str, str]]] = {}
     for name, server, kind in groups:
+        if not all(isinstance(text, str) for text in (name, server, kind)):
+            continue  # damaged: SQLite lets a column hold anything
         if name in by_model or len(by_model) < MODELS_MAX:
             by_model.setdefault(name, []).append((server, kind))
     return Counts(
@@ -64,5 +66,5 @@ def _typical(connection: sqlite3.Connection, server: str, model: str, kind: str)
         "AND ttft_ns IS NOT NULL ORDER BY arrival_ns DESC LIMIT ?",
         (server, model, kind, _TYPICAL_OF),
     ).fetchall()
-    times: list[int] = sorted(ttft_ns for (ttft_ns,) in found)
+    times: list[int] = sorted(ttft_ns for (ttft_ns,) in found if isinstance(ttft_ns, int))
     return times[len(times) // 2] if times else None

@@ -8,15 +8,17 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tracer.errors import StoreError
-from tracer.store.migrations import migrate, refuse_newer
+from tracer.store import reader
+from tracer.store.migrations import DamageError, migrate, refuse_newer
 
 MODE = 0o640
 """Of the history and of what lies beside it: the state folder may be open to all."""
-DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+#: The last: its tables are not those that were made, as all that we ask is right.
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 #: The disk takes nothing now, but may later.
 _REFUSES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR}
 _REFUSING = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO}
@@ -36,6 +38,23 @@ def refuses(error: OSError) -> bool:
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file itself is broken, rather than the disk full or not writable."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+
+
+@contextlib.contextmanager
+def damage_told() -> Iterator[None]:
+    """SQLite's own words hold parts of the file, and Python wants to read them as text."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DamageError("its description is damaged") from error
+
+
+def _text(column: bytes) -> str | bytes:
+    """Text as it should be, else what is there, which rows.py refuses: the others are kept."""
+    try:
+        return column.decode()
+    except UnicodeDecodeError:
+        return column
 
 
 def identity(file: Path | int) -> tuple[int, int] | None:
@@ -103,6 +122,7 @@ def spare(path: Path) -> sqlite3.Connection:
                 f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
+            found.text_factory = _text
             try:
                 found.execute("SELECT max(id) FROM requests").fetchone()
             except sqlite3.Error:
@@ -127,7 +147,8 @@ def set_aside(path: Path) -> list[str]:
 def connect(path: Path, warn: Warn) -> sqlite3.Connection:
     """Open, or create, and bring up to date; a damaged file is kept under another name."""
     try:
-        return _connect(path)
+        with damage_told():
+            return _connect(path)
     except sqlite3.Error as error:
         if not is_damage(error):
             raise trouble(path, error) from error
@@ -152,6 +173,7 @@ def _only_for_us(path: Path) -> None:
 def _connect(path: Path) -> sqlite3.Connection:
     _only_for_us(path)
     connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
     try:
         # Before anything that could change a file of another layout.
         refuse_newer(connection)
@@ -163,7 +185,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_size_limit = 4194304")
         connection.execute("PRAGMA cache_size = -1024")
         migrate(connection, time.time_ns())
-        connection.execute("SELECT max(id) FROM requests").fetchone()
+        reader.all_there(connection)
     except BaseException:
         connection.close()
         raise

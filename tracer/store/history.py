@@ -7,9 +7,7 @@ where the disk takes nothing from the start.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -21,8 +19,9 @@ from tracer.errors import StoreError
 from tracer.evidence import Evidence
 from tracer.records import Warm
 from tracer.store import database, ids, reader, rows, writer
+from tracer.store.access import Access
 from tracer.store.counts import counts
-from tracer.store.settle import settled
+from tracer.store.settle import settle
 from tracer.summary import Counts
 
 PENDING_MAX = 1000
@@ -32,11 +31,12 @@ _CHUNK = 500
 _RECENT = 5000  # requests; older ones are not looked through at the start
 _BATCH = 50
 _DAY_NS = 86_400_000_000_000
+TIME_MAX_NS = (1 << 63) - 1  # of SQLite's integers
 
 T = TypeVar("T")
 
 
-class Store:
+class Store(Access):
     """An open history; `close` it. `warn` gets one line when damage was moved aside."""
 
     def __init__(
@@ -47,34 +47,35 @@ class Store:
         max_mb: float = 512.0,
         warn: database.Warn | None = None,
     ) -> None:
-        self.path = path
-        self.trouble: StoreError | None = None
-        """Why the last write failed; None when all is written."""
+        super().__init__(path, warn)
         self.dropped = 0
         """Requests lost because memory for pending ones ran out."""
         self.limit(max_age_days, max_mb)
-        self._warn = warn or (lambda _: None)
-        self._lock = threading.RLock()
         self._pending: dict[int, rows.Row] = {}
-        self._puts = 0
-        self._owner: int | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._spare: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
-        self._reserved = self._wanted = self._clocked = 0
+        self._puts = self._wanted = self._clocked = 0
         try:
-            self._reserved = reader.reserved_id(self._open())
-            self._settle()
-        except database.UnwritableError as error:
-            self.trouble = error
+            self._begin()
         except BaseException:
             self._close()
             self._disown()
             raise
 
+    def _begin(self) -> None:
+        try:
+            self._reserved = self._retry_damage(reader.reserved_id)
+            self._settle()
+        except (sqlite3.Error, StoreError) as error:
+            self._failed(error)
+
+    def _failed(self, error: sqlite3.Error | StoreError) -> None:
+        """It goes on in memory where the disk takes nothing now; all else is raised."""
+        self.trouble = database.trouble(self.path, error)
+        if not isinstance(self.trouble, database.UnwritableError):
+            raise self.trouble from error
+
     def limit(self, max_age_days: float, max_mb: float) -> None:
         """What `trim` keeps from now on: days, and 10^6 bytes."""
-        self._max_age_ns = int(max_age_days * _DAY_NS)
+        self._max_age_ns = min(int(max_age_days * _DAY_NS), TIME_MAX_NS)
         self._max_bytes = int(max_mb * 1_000_000)
 
     # --- writing -----------------------------------------------------------------
@@ -145,9 +146,7 @@ class Store:
             try:
                 first = self._retry_damage(partial(writer.reserve_block, count=ids.BLOCK))
             except (sqlite3.Error, StoreError) as error:
-                self.trouble = database.trouble(self.path, error)
-                if not isinstance(self.trouble, database.UnwritableError):
-                    raise self.trouble from error
+                self._failed(error)
                 self._clocked = self._ask(reader.highest_clocked)
                 return ids.by_clock(self._clocked)
             self._reserved = first + ids.BLOCK
@@ -164,7 +163,7 @@ class Store:
 
     def trim(self, now_wall_ns: int) -> int:
         """Drop what is too old or too much; returns how many requests went."""
-        oldest = now_wall_ns - self._max_age_ns
+        oldest = max(0, now_wall_ns - self._max_age_ns)
         gone = self._drop(lambda db: writer.drop_before(db, oldest, _CHUNK))
         self._attempt(lambda db: writer.forget_unused(db, oldest))
         return gone + self._trim_size()
@@ -185,7 +184,7 @@ class Store:
     def _settle(self) -> None:
         """Nothing is open when a run begins: what an earlier one left so was never ended."""
         left = self._ask(partial(reader.unfinished, among=_RECENT, last=_BATCH))
-        if ended := [rows.encode(one) for one in settled(left, self.evidence)]:
+        if ended := [rows.encode(one) for one in map(settle, self.evidences(left))]:
             self._attempt(lambda db: writer.put(db, ended, None))
 
     def _trim_size(self) -> int:
@@ -216,15 +215,6 @@ class Store:
                 break
         return gone
 
-    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        # The lock is taken for each piece of work alone, so that readers get their turn.
-        with self._lock:
-            try:
-                return work(self._open())
-            except (sqlite3.Error, StoreError) as error:
-                self.trouble = database.trouble(self.path, error)
-                return None
-
     # --- reading -----------------------------------------------------------------
 
     def find(
@@ -235,6 +225,7 @@ class Store:
         spikes_only: bool = False,
     ) -> list[int]:
         """Ids of the newest `last` requests that fit, oldest first. `since_ns`: wall clock."""
+        since_ns = None if since_ns is None else max(-TIME_MAX_NS, since_ns)
 
         def fits(row: rows.Row) -> bool:
             return (
@@ -254,7 +245,7 @@ class Store:
                     spikes_only=spikes_only,
                 )
             )
-            kept = [item for item in found if item[1] not in self._pending]
+            kept = [item for item in self._kept(found, rows.when) if item[1] not in self._pending]
             kept += [(row.arrival_ns, row.id) for row in self._pending.values() if fits(row)]
         return [number for _, number in sorted(kept)[-last:]]
 
@@ -263,7 +254,8 @@ class Store:
         for start in range(0, len(ids), _BATCH):
             batch = list(ids[start : start + _BATCH])
             with self._lock:
-                found = self._ask(partial(reader.answers, ids=batch))
+                stored = self._ask(partial(reader.answers, ids=batch))
+                found = dict(self._kept(stored, rows.answer_from))
                 found |= {n: self._pending[n].answer for n in batch if n in self._pending}
             yield [found[number] for number in batch if number in found]
 
@@ -281,6 +273,7 @@ class Store:
 
     def counts(self, since_ns: int, model: str | None = None) -> Counts:
         """How many requests since `since_ns` (wall clock) are on disk, by model."""
+        since_ns = max(-TIME_MAX_NS, since_ns)
         with self._lock:
             return self._ask(lambda db: counts(db, since_ns, model))
 
@@ -292,11 +285,18 @@ class Store:
         return None if pair is None else rows.detail_from(pair)
 
     def evidence(self, number: int) -> Evidence | None:
-        """The evidence of one request; None: no such id."""
+        """The evidence of one request; None: no such id. StoreError: it cannot be read."""
         with self._lock:
             row = self._pending.get(number)
             blob = row.evidence if row else self._ask(lambda db: reader.evidence(db, number))
         return None if blob is None else rows.evidence_from(blob)
+
+    def evidences(self, ids: Iterable[int]) -> Iterator[Evidence]:
+        """The evidence of these requests; without those that are gone or cannot be read."""
+        for number in ids:
+            with self._lock:
+                kept = self._kept([number], self.evidence)
+            yield from (one for one in kept if one is not None)
 
     def warm(
         self, server: str, model: str, kind: str, n: int = 50, wall_offset_ns: int = 0
@@ -304,11 +304,9 @@ class Store:
         """The newest `n` warm requests of one kind, oldest first; times on the monotonic clock
         that is `wall_offset_ns` behind the wall clock (negative: before this boot)."""
         with self._lock:
-            return self._ask(
-                lambda db: reader.warm(
-                    db, server, model, kind, count=n, wall_offset_ns=wall_offset_ns
-                )
-            )
+            found = self._ask(lambda db: reader.warm(db, server, model, kind, count=n))
+            read = partial(rows.warm_from, (server, model, kind), wall_offset_ns)
+            return self._kept(found, read)
 
     def warm_context(self, n: int = 50, wall_offset_ns: int = 0) -> list[Warm]:
         """`warm` of every kind there is: what a new pipeline starts with."""
@@ -333,71 +331,4 @@ class Store:
 
     def _groups(self) -> list[tuple[str, str, str, int]]:
         with self._lock:
-            return self._ask(reader.groups)
-
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            return self._retry_damage(question, self._readable())
-        except sqlite3.Error as error:
-            raise database.trouble(self.path, error) from error
-
-    def _readable(self) -> sqlite3.Connection:
-        """The connection; while the disk takes nothing one that reads what is there."""
-        try:
-            return self._open()
-        except database.UnwritableError as error:
-            self.trouble = error
-            self._spare = self._spare or database.spare(self.path)
-            return self._spare
-
-    def _retry_damage(
-        self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection | None = None
-    ) -> T:
-        """Do it; when the file turns out damaged, once more on a new one."""
-        connection = connection or self._open()
-        try:
-            return work(connection)
-        except sqlite3.DatabaseError as error:
-            if not database.is_damage(error) or connection is self._spare:
-                raise  # the spare may lack what is in the log beside the file
-            database.move_aside(self.path, error, self._warn)
-            self._close()
-            return work(self._open())
-
-    def _open(self) -> sqlite3.Connection:
-        """The connection; to a new history where the file is no longer the one it was."""
-        if self._connection is not None:
-            if database.identity(self.path) == self._identity:
-                return self._connection
-            self._close()
-            self._warn(f"{self.path} was moved, removed or replaced; going on with what is there")
-        if self._owner is None:
-            self._owner = database.own(self.path)
-        elif database.identity(database.lock_of(self.path)) != database.identity(self._owner):
-            owner = database.own(self.path)
-            self._disown()
-            self._owner = owner
-        connection = database.connect(self.path, self._warn)
-        try:
-            if self._reserved:
-                writer.reserve_ids(connection, self._reserved)
-        except BaseException:
-            connection.close()
-            raise
-        self._identity = database.identity(self.path)
-        self._connection = connection
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
-        return connection
-
-    def _disown(self) -> None:
-        if self._owner is not None:
-            os.close(self._owner)
-            self._owner = None
-
-    def _close(self) -> None:
-        for connection in (self._connection, self._spare):
-            if connection is not None:
-                connection.close()
-        self._connection = self._spare = None
+            return self._kept(self._ask(reader.groups), rows.group)

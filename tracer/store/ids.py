@@ -18,6 +18,12 @@ BLOCK = 1000
 CLOCKED = 1 << 40
 """The lowest id that may be told by the clock; those counted are below."""
 
+COUNTED_MAX = CLOCKED >> 1
+"""The highest that counting can have reached: what says more is damaged."""
+
+CLOCKED_MAX = 1 << 48
+"""The same of the clock: millennia from now."""
+
 
 def is_counted(number: int) -> bool:
     """Whether it is one that was counted."""

@@ -57,6 +57,12 @@ MIGRATIONS: tuple[str, ...] = (FIRST, BASELINE)
 NEWEST = len(MIGRATIONS)
 
 
+class DamageError(sqlite3.DatabaseError):
+    """Damage that SQLite does not tell of by itself."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
 def version(connection: sqlite3.Connection) -> int:
     """Schema version of an open database, 0 for an empty one."""
     row = connection.execute(
@@ -64,8 +70,11 @@ def version(connection: sqlite3.Connection) -> int:
     ).fetchone()
     if not row[0]:
         return 0
-    newest = connection.execute("SELECT max(number) FROM migrations").fetchone()[0]
-    return int(newest or 0)
+    ran = "SELECT number FROM migrations ORDER BY number"
+    numbers = [number for (number,) in connection.execute(ran)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise DamageError("its migrations are not those that ran")
+    return len(numbers)
 
 
 def refuse_newer(connection: sqlite3.Connection) -> None:

@@ -1,15 +1,32 @@
-"""Questions to the history, each one statement that an index answers."""
+"""Questions to the history, each one statement that an index answers.
+
+What columns hold is told as it lies there: rows.py says whether it can be.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 
-import msgspec
-
-from tracer.records import Warm
 from tracer.store import ids
+from tracer.store.rows import REQUEST_COLUMNS
 
 _SPAN_MAX = 10_000
+
+Found = tuple[object, ...]
+
+TABLES = {
+    "requests": REQUEST_COLUMNS,
+    "details": ("id", "detail", "evidence"),
+    "seen": ("server", "model", "kind", "last_ns"),
+    "counters": ("name", "value"),
+}
+
+
+def all_there(connection: sqlite3.Connection) -> None:
+    """sqlite3.Error where a table or column that is asked for later is not there."""
+    connection.execute("SELECT max(id) FROM requests").fetchone()
+    for table, columns in TABLES.items():
+        connection.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")  # noqa: S608
 
 
 def select(
@@ -19,7 +36,7 @@ def select(
     since_ns: int | None,
     model: str | None,
     spikes_only: bool,
-) -> list[tuple[int, int]]:
+) -> list[Found]:
     """(arrival, id) of the newest `last` requests that fit, newest first."""
     conditions, values = [], list[object]()
     if spikes_only:
@@ -39,22 +56,22 @@ def select(
     return connection.execute(statement, [*values, last]).fetchall()
 
 
-def answers(connection: sqlite3.Connection, ids: list[int]) -> dict[int, bytes]:
-    """The answers of these requests, by id; at most a few hundred at once."""
+def answers(connection: sqlite3.Connection, ids: list[int]) -> list[Found]:
+    """(id, answer) of these requests; at most a few hundred at once."""
     places = ", ".join("?" * len(ids))
     statement = f"SELECT id, answer FROM requests WHERE id IN ({places})"  # noqa: S608
-    return dict(connection.execute(statement, ids).fetchall())
+    return connection.execute(statement, ids).fetchall()
 
 
-def one(connection: sqlite3.Connection, number: int) -> tuple[bytes, bytes] | None:
+def one(connection: sqlite3.Connection, number: int) -> Found | None:
     """(answer, compressed detail) of a request."""
-    row: tuple[bytes, bytes] | None = connection.execute(
+    row: Found | None = connection.execute(
         "SELECT answer, detail FROM requests JOIN details USING (id) WHERE id = ?", (number,)
     ).fetchone()
     return row
 
 
-def evidence(connection: sqlite3.Connection, number: int) -> bytes | None:
+def evidence(connection: sqlite3.Connection, number: int) -> object | None:
     """Compressed evidence of a request."""
     row = connection.execute("SELECT evidence FROM details WHERE id = ?", (number,)).fetchone()
     return None if row is None else row[0]
@@ -67,54 +84,23 @@ def unfinished(connection: sqlite3.Connection, *, among: int, last: int) -> list
         "ORDER BY arrival_ns DESC LIMIT ?) WHERE final = 0 ORDER BY arrival_ns DESC LIMIT ?",
         (among, last),
     ).fetchall()
-    return [number for (number,) in found]
+    return [number for (number,) in found if isinstance(number, int)]
 
 
 def warm(
-    connection: sqlite3.Connection,
-    server: str,
-    model: str,
-    kind: str,
-    *,
-    count: int,
-    wall_offset_ns: int,
-) -> list[Warm]:
-    """The newest `count` warm requests of one kind, oldest first."""
+    connection: sqlite3.Connection, server: str, model: str, kind: str, *, count: int
+) -> list[Found]:
+    """What the newest `count` warm requests of one kind tell the baseline, oldest first."""
     found = connection.execute(
         "SELECT arrival_ns, ttft_ns, prompt_tokens, phases, baseline FROM requests "
         "WHERE warm = 1 AND server = ? AND model = ? AND kind = ? AND ttft_ns IS NOT NULL "
         "ORDER BY arrival_ns DESC LIMIT ?",
         (server, model, kind, count),
     ).fetchall()
-    return [
-        _told(
-            baseline,
-            Warm(
-                ts_ns=arrival_ns - wall_offset_ns,
-                server=server,
-                model=model,
-                kind=kind,
-                ttft_ns=ttft_ns,
-                prompt_tokens=prompt_tokens,
-                phases_ns=msgspec.json.decode(phases, type=dict[str, int]),
-            ),
-        )
-        for arrival_ns, ttft_ns, prompt_tokens, phases, baseline in reversed(found)
-    ]
+    return found[::-1]
 
 
-def _told(baseline: bytes | None, plain: Warm) -> Warm:
-    """What the baseline takes from a request, as far as this version can read it."""
-    if baseline is None:
-        return plain
-    try:
-        found = msgspec.json.decode(baseline, type=Warm)
-    except msgspec.DecodeError:
-        return plain
-    return msgspec.structs.replace(found, ts_ns=plain.ts_ns)
-
-
-def groups(connection: sqlite3.Connection) -> list[tuple[str, str, str, int]]:
+def groups(connection: sqlite3.Connection) -> list[Found]:
     """Each (server, model, kind) seen, with when it was last used (wall clock)."""
     return connection.execute(
         "SELECT server, model, kind, last_ns FROM seen ORDER BY last_ns, server, model, kind"
@@ -123,14 +109,14 @@ def groups(connection: sqlite3.Connection) -> list[tuple[str, str, str, int]]:
 
 def highest_id(connection: sqlite3.Connection) -> int:
     """The highest counted id kept, 0 for none."""
-    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id < ?"
-    return int(connection.execute(statement, (ids.CLOCKED,)).fetchone()[0])
+    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id <= ?"
+    return int(connection.execute(statement, (ids.COUNTED_MAX,)).fetchone()[0])
 
 
 def highest_clocked(connection: sqlite3.Connection) -> int:
     """The highest id kept of those told by the clock, 0 for none."""
-    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id >= ?"
-    return int(connection.execute(statement, (ids.CLOCKED,)).fetchone()[0])
+    statement = "SELECT coalesce(max(id), 0) FROM requests WHERE id BETWEEN ? AND ?"
+    return int(connection.execute(statement, (ids.CLOCKED, ids.CLOCKED_MAX)).fetchone()[0])
 
 
 def span(connection: sqlite3.Connection) -> int:
@@ -146,7 +132,11 @@ def span(connection: sqlite3.Connection) -> int:
 
 def reserved_id(connection: sqlite3.Connection) -> int:
     """The first id that no earlier run can have used."""
-    row = connection.execute("SELECT value FROM counters WHERE name = 'reserved_id'").fetchone()
+    row = connection.execute(
+        "SELECT value FROM counters WHERE name = 'reserved_id' "
+        "AND typeof(value) = 'integer' AND value BETWEEN 1 AND ?",
+        (ids.COUNTED_MAX,),
+    ).fetchone()
     return 1 if row is None else int(row[0])
 
 

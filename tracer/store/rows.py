@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,6 +12,12 @@ from tracer.derive import warm_record
 from tracer.derived import Derived
 from tracer.errors import StoreError
 from tracer.evidence import Evidence
+from tracer.records import Warm
+
+T = TypeVar("T")
+
+UNPACKED_MAX = 256 << 20
+"""Bytes of the detail or evidence of a request; far more than any has."""
 
 
 class Row(NamedTuple):
@@ -76,18 +82,93 @@ def _baseline(derived: Derived) -> bytes | None:
     return None if warm == plain else msgspec.json.encode(warm)
 
 
-def evidence_from(blob: bytes) -> Evidence:
-    """The evidence in a row's `evidence` column."""
+def read(what: str, column: object, kind: type[T], *, packed: bool = False) -> T:
+    """What a column with JSON holds, which may be anything; StoreError: not what was written."""
     try:
-        return msgspec.json.decode(zlib.decompress(blob), type=Evidence)
-    except (zlib.error, msgspec.DecodeError) as error:
-        raise StoreError(
-            f"the evidence of this request cannot be read: {error}",
-            "it was written by another version, or the history is damaged",
-        ) from error
+        if not isinstance(column, bytes):
+            raise TypeError(f"it is no bytes but {type(column).__name__}")
+        return msgspec.json.decode(_unpacked(column) if packed else column, type=kind)
+    except (zlib.error, msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(what, error) from error
 
 
-def detail_from(row: tuple[bytes, bytes]) -> bytes:
+def _unpacked(column: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(column, UNPACKED_MAX)
+    if not unpacking.eof:
+        raise ValueError("it is cut short, or too long")
+    return data
+
+
+def _unreadable(what: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"the {what} of this request cannot be read: {error}",
+        "it was written by another version, or the history is damaged",
+    )
+
+
+def _columns(row: tuple[object, ...], kind: type[T]) -> T:
+    """A row as what its columns should be: SQLite itself lets them hold anything."""
+    try:
+        return msgspec.convert(row, kind, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise _unreadable("row", error) from error
+
+
+def when(row: tuple[object, ...]) -> tuple[int, int]:
+    """(arrival, id)."""
+    return _columns(row, tuple[int, int])
+
+
+def group(row: tuple[object, ...]) -> tuple[str, str, str, int]:
+    """(server, model, kind, when it was last used)."""
+    return _columns(row, tuple[str, str, str, int])
+
+
+def answer_from(row: tuple[object, ...]) -> tuple[int, bytes]:
+    """(id, answer): one that is JSON."""
+    number, answer = _columns(row, tuple[int, bytes])
+    read("answer", answer, dict[str, object])
+    return number, answer
+
+
+class _Warm(NamedTuple):
+    arrival_ns: int
+    ttft_ns: int
+    prompt_tokens: int | None
+    phases: bytes
+    baseline: bytes | None
+
+
+def warm_from(group: tuple[str, str, str], wall_offset_ns: int, row: tuple[object, ...]) -> Warm:
+    """What a request tells the baseline: what was kept for it, else what the columns say."""
+    found = _columns(row, _Warm)
+    server, model, kind = group
+    plain = Warm(
+        ts_ns=found.arrival_ns - wall_offset_ns,
+        server=server,
+        model=model,
+        kind=kind,
+        ttft_ns=found.ttft_ns,
+        prompt_tokens=found.prompt_tokens,
+        phases_ns=read("phases", found.phases, dict[str, int]),
+    )
+    if found.baseline is None:
+        return plain
+    try:
+        kept = read("baseline", found.baseline, Warm)
+    except StoreError:  # of a newer version
+        return plain
+    return msgspec.structs.replace(kept, ts_ns=plain.ts_ns)
+
+
+def evidence_from(column: object) -> Evidence:
+    """The evidence in a row's `evidence` column."""
+    return read("evidence", column, Evidence, packed=True)
+
+
+def detail_from(row: tuple[object, ...]) -> bytes:
     """The answer of `ttft show --json`: (answer, compressed detail) as one JSON object."""
     answer, packed = row
-    return answer[:-1] + b"," + zlib.decompress(packed)[1:]
+    whole = read("answer", answer, dict[str, object])
+    return answers.dumps(whole | read("detail", packed, dict[str, object], packed=True))

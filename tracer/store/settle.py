@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-
 from msgspec.structs import replace
 
 from tracer.derive import derive
 from tracer.derived import Derived
-from tracer.errors import StoreError
 from tracer.evidence import Evidence
 
 
@@ -27,14 +23,3 @@ def settle(evidence: Evidence) -> Derived:
     )
     end_ns = max(ts_ns for ts_ns in known if ts_ns is not None)
     return derive(replace(evidence, request=replace(request, end_ns=end_ns, why="gap")))
-
-
-def settled(
-    left: Iterable[int], evidence_of: Callable[[int], Evidence | None]
-) -> Iterator[Derived]:
-    """Each of the requests that were left open, settled."""
-    for number in left:
-        with suppress(StoreError):  # of another version: stays as it was written
-            evidence = evidence_of(number)
-            if evidence is not None:
-                yield settle(evidence)

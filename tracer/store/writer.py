@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tracer.store import reader
+from tracer.store import ids, reader
 from tracer.store.rows import REQUEST_COLUMNS, Row
 
 _PUT_REQUEST = (
@@ -74,9 +74,10 @@ def give_back_ids(connection: sqlite3.Connection, first_free: int) -> None:
 
 def _reserve(connection: sqlite3.Connection, first_free: int) -> None:
     connection.execute(
-        "INSERT INTO counters VALUES ('reserved_id', ?) ON CONFLICT DO UPDATE "
-        "SET value = max(value, excluded.value)",
-        (first_free,),
+        "INSERT INTO counters VALUES ('reserved_id', ?1) ON CONFLICT DO UPDATE SET value = "
+        "CASE WHEN typeof(value) = 'integer' AND value BETWEEN 1 AND ?2 "
+        "THEN max(value, ?1) ELSE ?1 END",
+        (first_free, ids.COUNTED_MAX),
     )
 
 
@@ -98,8 +99,8 @@ def _drop(connection: sqlite3.Connection, which: str, values: tuple[int, ...]) -
     with transaction(connection):
         doomed = connection.execute(which, values).fetchall()
         connection.executemany("DELETE FROM details WHERE id = ?", doomed)
-        connection.executemany("DELETE FROM requests WHERE id = ?", doomed)
-    return len(doomed)
+        # In a damaged one there may be nothing by the id that is told: nobody waits for it to go.
+        return connection.executemany("DELETE FROM requests WHERE id = ?", doomed).rowcount
 
 
 def forget_unused(connection: sqlite3.Connection, arrival_ns: int) -> None:
