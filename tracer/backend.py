@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import signal
@@ -24,6 +23,7 @@ from tracer.api_streams import events_fanout, records_fanout
 from tracer.armer import Armer
 from tracer.arming import GROUP, PAGING, WORDS, Arming, Policy
 from tracer.backlog import Backlog
+from tracer.chores import Chores, Tasks
 from tracer.config import Config
 from tracer.derive import derive
 from tracer.derived import Derived
@@ -36,7 +36,7 @@ from tracer.errors import TtftError
 from tracer.exports import Exports
 from tracer.host.clock import Clock
 from tracer.host.discovery import Discovery
-from tracer.host.own import cpu_ns, give_back, pss_bytes
+from tracer.host.own import cpu_ns, pss_bytes
 from tracer.host.place import place_of
 from tracer.host.recognise import Rule
 from tracer.http import HttpReader
@@ -60,10 +60,7 @@ from tracer.stacks.sampling import Sampling
 from tracer.store import Store
 from tracer.telemetry.watch import TelemetryWatch
 
-_TRIM_EVERY_S = 600.0
-_CHORES_S = 5.0
 _MODELS_SHOWN = 20
-_CHORES_IDLE_S = 600.0
 _PATIENCE_S = 5.0
 
 
@@ -134,7 +131,7 @@ class Daemon:
         self._engine = Engine(self._live, self._pipeline, self._overview.records, self._explained)
         self._events = events_fanout()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stirred = asyncio.Event()
+        self._chores = Chores(store, self._clock.cautious_ns, self._state)
 
     def _make_armer(self) -> Armer | None:
         """None where the probes that could come and go cannot be had, or not whole."""
@@ -162,14 +159,8 @@ class Daemon:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, stop.set)
-        tasks: set[asyncio.Task[None]] = set()
-
-        def hangup() -> None:
-            task = asyncio.create_task(self._reload())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        self._loop.add_signal_handler(signal.SIGHUP, hangup)
+        tasks = Tasks(stop.set)
+        self._loop.add_signal_handler(signal.SIGHUP, lambda: tasks.add(self._reload()))
         self._engine.start(self._context())
         self._kernel.follow_servers(stays=self._config.probes.arming == "always")
         # A thread that died is worth a restart, not half a daemon.
@@ -183,13 +174,12 @@ class Daemon:
         await self._exports.start()
         notify("READY=1", self._state())
         log(f"watching; answers at {self._config.socket}")
-        tasks.add(asyncio.create_task(self._chores()))
+        tasks.add(self._chores.run())
         if period_s := watchdog_s():
-            tasks.add(asyncio.create_task(keep_alive(period_s, self._lives)))
+            tasks.add(keep_alive(period_s, self._lives))
         await stop.wait()
         notify("STOPPING=1")
-        for task in list(tasks):
-            task.cancel()
+        tasks.cancel()
         self._events.close()
         self._engine.stop()
         await asyncio.to_thread(self._libraries.close)
@@ -198,6 +188,7 @@ class Daemon:
         await asyncio.to_thread(self._backlog.close)
         await self._exports.stop()
         await api.stop()
+        tasks.check()
         for failed in threads:
             if failed.done():
                 failed.result()
@@ -237,46 +228,24 @@ class Daemon:
         if self._reread is None:
             return
         reloading()
+        told = self._state
         try:
             fresh = await asyncio.to_thread(self._reread)
+            await asyncio.wrap_future(self._engine.put(lambda: self._take_over(fresh)))
+            self.store.limit(fresh.history.max_age_days, fresh.history.max_mb)
         except TtftError as error:
             log(f"configuration not taken, all stays as it was: {error.message}")
-            notify("READY=1", "STATUS=configuration not taken; see the log")
-            return
+            told = _not_taken
+        finally:  # systemd waits for it, whatever became of it
+            notify("READY=1", told())
+
+    def _take_over(self, fresh: Config) -> list[AnyRecord]:
+        """In the engine's thread."""
+        now = time.monotonic_ns()
+        found = self._discovery.change(rules(fresh), now)
         log(said(*changed(self._config, fresh)))
         self._config = taken(self._config, fresh)
-        self.store.limit(fresh.history.max_age_days, fresh.history.max_mb)
-        await asyncio.wrap_future(self._engine.put(self._take_over))
-        notify("READY=1", self._state())
-
-    def _take_over(self) -> list[AnyRecord]:
-        now = time.monotonic_ns()
-        found = self._discovery.change(rules(self._config), now)
         return [self._config.settings(now), *found]
-
-    async def _chores(self) -> None:
-        """Retry what the disk refused; keep the history, and our memory, to their size.
-
-        Some seconds after requests came, hardly ever without: an idle host is left alone.
-        """
-        last_trim = 0.0
-        trouble: str | None = None
-        while True:
-            await asyncio.to_thread(self.store.flush)
-            if time.monotonic() - last_trim >= _TRIM_EVERY_S:
-                last_trim = time.monotonic()
-                await asyncio.to_thread(self.store.trim, self._clock.cautious_ns())
-            found = str(self.store.trouble) if self.store.trouble else None
-            if found and found != trouble:
-                log(f"history: {found}; kept in memory, will be tried again")
-            trouble = found
-            notify(f"STATUS=history: {found}" if found else self._state())
-            await asyncio.to_thread(give_back)
-            if not self.store.pending:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stirred.wait(), _CHORES_IDLE_S)
-            self._stirred.clear()
-            await asyncio.sleep(_CHORES_S)
 
     def _put(self, derived: Sequence[Derived]) -> None:
         """In the history's thread."""
@@ -299,7 +268,7 @@ class Daemon:
             self._engine.put(lambda: [Start(ts_ns=time.monotonic_ns(), next_id=on)])
         if self._loop is None:
             return
-        self._loop.call_soon_threadsafe(self._stirred.set)
+        self._loop.call_soon_threadsafe(self._chores.stirred.set)
         if self._events.readers:
             for item in fresh:
                 self._loop.call_soon_threadsafe(self._events.publish, dumps(answer(item)))
@@ -417,6 +386,10 @@ class Daemon:
         finally:
             self._engine.untap(tap)
             first.cancel()
+
+
+def _not_taken() -> str:
+    return "STATUS=configuration not taken; see the log"
 
 
 def _latest(store: Store) -> list[Derived]:

@@ -20,6 +20,8 @@ DEFAULT_PATH = Path("/etc/ttft/config.toml")
 DEFAULT_SOCKET = "/run/ttft/ttft.sock"
 DEFAULT_GROUP = "ttft"
 MAX_BYTES = 1 << 20
+SERVERS_MAX = 250
+"""What the smallest of the kernel side's tables holds, beside the programs known without."""
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
@@ -331,6 +333,12 @@ def _common(path: list[str], named: list[str]) -> int:
 
 
 def _check_servers(name: str, text: str, servers: tuple[ServerEntry, ...]) -> None:
+    if len(servers) > SERVERS_MAX:
+        line = _line_of(text, ["server", SERVERS_MAX, "name"])
+        raise ConfigError(
+            f"{name}, line {line}: {len(servers)} [[server]] tables, {SERVERS_MAX} can be watched",
+            "one with `exe` or `command` covers all processes that are alike",
+        )
     names: set[str] = set()
     for index, server in enumerate(servers):
         line = _line_of(text, ["server", index, "name"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tracer.config import (
     SECTIONS,
+    SERVERS_MAX,
     Config,
     DevicesSection,
     HistorySection,
@@ -28,7 +29,7 @@ from tracer.config import (
 from tracer.daemon import _check_groups
 from tracer.errors import ConfigError
 from tracer.records import Settings
-from tracer.servers import parse_command
+from tracer.servers import SERVER_COMMS, parse_command
 
 WHOLE = b"""\
 socket = "/tmp/t.sock"
@@ -262,3 +263,20 @@ def test_any_values_are_taken_or_refused_with_a_line(pairs: list[tuple[str, obje
     except ConfigError as error:
         line = int(error.message.split("line ")[1].split(":")[0])
         assert 1 <= line <= max(1, text.count("\n") + 1)
+
+
+def test_as_many_servers_as_the_kernel_side_holds() -> None:
+    def text(count: int) -> bytes:
+        return "".join(f"[[server]]\nname='{n}'\nport={n + 1}\n" for n in range(count)).encode()
+
+    assert len(parse(text(SERVERS_MAX), "c.toml").server) == SERVERS_MAX
+    with pytest.raises(
+        ConfigError, match=r"line 752: 251 \[\[server\]\] tables, 250 can be"
+    ) as caught:
+        parse(text(SERVERS_MAX + 1), "c.toml")
+    assert "`exe` or `command`" in str(caught.value.hint)
+    kernel = Path(__file__).parents[2] / "bpf"
+    for file, table in (("sockets.bpf.c", "server_ports"), ("lifecycle.bpf.c", "server_comms")):
+        before = (kernel / file).read_text().partition(f"}} {table} SEC")[0]
+        room = int(before.rpartition("max_entries, ")[2].partition(")")[0])
+        assert SERVERS_MAX + len(SERVER_COMMS) <= room
