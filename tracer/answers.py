@@ -24,12 +24,27 @@ SCHEMA = 1
 
 Json = dict[str, Any]
 
+_MOST = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def dumps(value: object) -> bytes:
-    """One JSON value, without a newline."""
-    return orjson.dumps(value)
+    """One JSON value, without a newline. A whole number beyond 64 bits, which only a sum of
+    made-up ones can be, is told as the nearest within."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_within(value))
+
+
+def _within(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _within(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_within(one) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return min(max(value, -_MOST), _MOST)
+    return value
 
 
 def ms(ns: int | None) -> float | None:

@@ -23,6 +23,7 @@ TOKENIZE_NS_PER_BYTE = 10_000
 TOKENIZE_BYTES = 1 << 20
 #: Our prompt time is to be within this of the server's own.
 _NEAR_NS = 5_000_000
+_MOST_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _said_ns(milliseconds: float | None) -> int:
     """A duration the server gives, in nanoseconds; 0 for what can be none."""
     if milliseconds is None or not isfinite(milliseconds) or milliseconds < 0:
         return 0
-    return round(milliseconds * 1e6)
+    return round(min(milliseconds * 1e6, _MOST_NS))
 
 
 def _free_ns(ahead: list[Other], by_ns: int) -> int | None:

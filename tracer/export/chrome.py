@@ -9,12 +9,11 @@ CLOCK_MONOTONIC, in microseconds with three decimals.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import orjson
-
+from tracer.answers import dumps
 from tracer.derived import Derived, Interval
 from tracer.evidence import Life
 from tracer.export import counters
@@ -42,9 +41,21 @@ SIGNALS = {
 }
 
 
-def trace(items: Sequence[Derived]) -> dict[str, Any]:
-    """Requests as one trace; numbers of time are `orjson.Fragment`, so dump it with orjson."""
-    return {
+PIECE = 64 << 10
+
+
+def pieces(items: Sequence[Derived]) -> Iterator[bytes]:
+    """Requests as a trace file, which is put together before the first piece is asked for."""
+    return _pieces(items, _build(items))
+
+
+def dump(items: Sequence[Derived]) -> bytes:
+    """Requests as the bytes of a trace file."""
+    return b"".join(pieces(items))
+
+
+def _pieces(items: Sequence[Derived], whole: Trace) -> Iterator[bytes]:
+    about = {
         "displayTimeUnit": "ms",
         "otherData": {
             "schema": 1,
@@ -53,13 +64,14 @@ def trace(items: Sequence[Derived]) -> dict[str, Any]:
             "wall_offset_ns": items[-1].evidence.wall_offset_ns if items else None,
             "requests": [item.evidence.id for item in items],
         },
-        "traceEvents": _build(items).events(),
     }
-
-
-def dump(items: Sequence[Derived]) -> bytes:
-    """Requests as the bytes of a trace file."""
-    return orjson.dumps(trace(items))
+    piece = bytearray(dumps(about)[:-1] + b',"traceEvents":[')
+    for n, event in enumerate(whole.events()):
+        piece += b"," + event if n else event
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece + b"]}")
 
 
 def _build(items: Sequence[Derived]) -> Trace:
