@@ -251,6 +251,7 @@ def parse(raw: bytes, name: str) -> Config:
         raise _explain(name, text, str(error)) from None
     _check_servers(name, text, config.server)
     _check_metrics(name, text, config.metrics)
+    _check_otlp(name, text, config.otlp)
     return config
 
 
@@ -363,4 +364,23 @@ def _check_metrics(name: str, text: str, metrics: MetricsSection) -> None:
         raise ConfigError(
             f"{name}, line {line}: `listen` {error}",
             "give 127.0.0.1:9843, or set `allow_remote = true` if others may read the metrics",
+        ) from None
+
+
+def _check_otlp(name: str, text: str, otlp: OtlpSection) -> None:
+    if otlp == OtlpSection():
+        return
+    from tracer import collector
+
+    key = "endpoint"
+    try:
+        if otlp.endpoint is not None:
+            collector.address(otlp.endpoint)
+        key = "headers"
+        collector.headers(otlp.headers)
+    except ValueError as error:
+        line = _line_of(text, ["otlp", key])
+        raise ConfigError(
+            f"{name}, line {line}: `{key}` {error}",
+            'give such as endpoint = "http://127.0.0.1:4318", headers = { name = "value" }',
         ) from None

@@ -37,7 +37,7 @@ class Exports:
         address = config.metrics.address
         self._alone = alone()
         self._port = None if address is None else MetricsPort(address, metrics_text)
-        self._sender = _sender(config)
+        self._sender, self._unsent = _sender(config)
 
     async def start(self) -> None:
         """Begin; what cannot is logged and told by `states`."""
@@ -71,7 +71,9 @@ class Exports:
         if self._sender is not None:
             found.append(self._sender.state())
         if self._alone:
-            return tuple(replace(one, trouble=ALONE) for one in found)
+            found = [replace(one, trouble=ALONE) for one in found]
+        if self._unsent is not None:
+            found.append(Export(name="otlp", to="nobody", trouble=self._unsent))
         return tuple(found)
 
 
@@ -83,17 +85,17 @@ def alone(proc: Path = Path("/proc")) -> bool:
         return False
 
 
-def _sender(config: Config) -> Sender | None:
+def _sender(config: Config) -> tuple[Sender | None, str | None]:
+    """Who sends, or why nobody does though it was asked for."""
     from os import environ
 
     asked = config.otlp.endpoint or any(name.startswith("OTEL_EXPORTER_OTLP_") for name in environ)
     if not asked:
-        return None
+        return None, None
     from tracer.otlp import Sender, target
 
     try:
         to = target(config.otlp)
     except TtftError as error:
-        log(f"otlp: {error.message}")
-        return None
-    return None if to is None else Sender(to)
+        return None, error.message
+    return (None if to is None else Sender(to)), None

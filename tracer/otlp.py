@@ -15,8 +15,9 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 
+from tracer import collector
 from tracer.answers_state import Export
 from tracer.config import OtlpSection
 from tracer.derived import Derived
@@ -27,6 +28,8 @@ QUEUE_BYTES = 2 << 20
 BATCH = 64
 _WAITS_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 _LAST_S = 2.0
+_TIMEOUT_MAX_S = 600.0
+_DIGITS_MAX = 9
 _RETRIED = (408, 429, 500, 502, 503, 504)
 
 
@@ -41,7 +44,10 @@ class Target(NamedTuple):
 
 
 def target(section: OtlpSection, environ: Mapping[str, str] = os.environ) -> Target | None:
-    """From the configuration, else from the environment variables that OpenTelemetry knows."""
+    """From the configuration, else from the environment variables that OpenTelemetry knows.
+
+    TtftError: these cannot be used.
+    """
 
     def named(name: str) -> str | None:
         """The variable for traces, else the one for all."""
@@ -54,23 +60,39 @@ def target(section: OtlpSection, environ: Mapping[str, str] = os.environ) -> Tar
     base = section.endpoint or (None if whole else environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
     if base is None and not whole:
         return None
-    url = urlsplit(f"{base.rstrip('/')}/v1/traces" if base else whole or "")
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise TtftError(f"OTLP endpoint {url.geturl()[:80]!r} is not http:// or https://HOST")
-    wait = named("TIMEOUT") or ""
+    try:
+        url = collector.address(f"{base.rstrip('/')}/v1/traces" if base else whole or "")
+    except ValueError as error:
+        raise TtftError(f"the endpoint that OTEL_EXPORTER_OTLP_* give {error}") from None
+    try:
+        headers = collector.headers({**_pairs(named("HEADERS")), **section.headers})
+    except ValueError as error:
+        raise TtftError(f"the headers that OTEL_EXPORTER_OTLP_* give {error}") from None
     return Target(
         url=url,
-        headers={**_pairs(named("HEADERS")), **section.headers},
-        timeout_s=int(wait) / 1000 if wait.isdigit() and int(wait) else 10.0,
+        headers=headers,
+        timeout_s=_timeout_s(named("TIMEOUT") or ""),
         packed=named("COMPRESSION") == "gzip",
         resource=_resource(environ),
     )
 
 
+def _timeout_s(text: str) -> float:
+    """Of milliseconds; the usual for what is no number."""
+    given = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text)
+    return min(given / 1000, _TIMEOUT_MAX_S) if given else 10.0
+
+
 def _resource(environ: Mapping[str, str]) -> dict[str, str]:
     found = {"host.name": platform.node(), **_pairs(environ.get("OTEL_RESOURCE_ATTRIBUTES"))}
     name = environ.get("OTEL_SERVICE_NAME")
-    return found | ({"service.name": name} if name else {})
+    whole = found | ({"service.name": name} if name else {})
+    return {_text(key): _text(value) for key, value in whole.items()}
+
+
+def _text(value: str) -> str:
+    """Without what stands for bytes of the environment that are no text."""
+    return value.encode(errors="replace").decode()
 
 
 def _pairs(text: str | None) -> dict[str, str]:
@@ -184,6 +206,10 @@ def post(to: Target, data: bytes) -> None:
         connection.request("POST", path, data, headers)
         reply = connection.getresponse()
         reply.read(65536)
+    except OSError:  # some of them are a ValueError too
+        raise
+    except ValueError as error:
+        raise Refused(f"these requests cannot be sent: {error}") from error
     finally:
         connection.close()
     if reply.status in _RETRIED:

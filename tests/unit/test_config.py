@@ -185,6 +185,12 @@ def test_an_empty_file_is_all_defaults() -> None:
             "line 2: `endpoint`: expected http:// or https:// and a host",
             "in [otlp]",
         ),
+        ("[otlp]\nendpoint = 'http://127.0.0.1:99999'", "line 2: `endpoint` has a port", "4318"),
+        ("[otlp]\nendpoint = 'http://[::1'", "line 2: `endpoint` has a port or an IPv6", "4318"),
+        ("[otlp]\nendpoint = 'http://ü.example'", "line 2: `endpoint` is too long, or", "4318"),
+        ("[otlp]\nheaders = { k = 'é€' }", "line 2: `headers` cannot be sent: k has", "4318"),
+        ('[otlp]\nheaders = { k = "a\\nb" }', "line 2: `headers` cannot be sent: k has", "4318"),
+        ("[otlp]\nheaders = { 'a b' = 'c' }", "line 2: `headers` have a name", "4318"),
         ("[[server]]\nname='a'", "line 2: nothing says which process `a` is", "at least one"),
         (
             "[[server]]\nname='a'\nport=1\n[[server]]\nname='a'\nport=2",

@@ -27,7 +27,6 @@ from tests.workloads.waiting import wait_for
 from tracer import otlp
 from tracer.config import Config, OtlpSection
 from tracer.derived import Derived
-from tracer.errors import TtftError
 from tracer.export.otlp import body, encode, runs
 from tracer.exports import Exports
 from tracer.otlp import Sender, Target, target
@@ -125,49 +124,6 @@ def test_any_request_makes_a_sound_trace(item: Derived) -> None:
     assert sorted(pieces, key=lambda one: one.start_ns) == sorted(
         item.phases.intervals, key=lambda one: one.start_ns
     )
-
-
-# --- where to ---------------------------------------------------------------------------
-
-
-def test_nothing_is_sent_unless_asked() -> None:
-    assert target(OtlpSection(), {}) is None
-    assert target(OtlpSection(endpoint="http://x"), {"OTEL_SDK_DISABLED": "true"}) is None
-
-
-def test_the_standard_variables() -> None:
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/",
-        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20eA%3D%3D, x-scope=nas",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "2500",
-        "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip",
-        "OTEL_SERVICE_NAME": "models",
-        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=home,host.name=nas",
-    }
-    found = target(OtlpSection(), env)
-    assert found is not None
-    assert found.url.geturl() == "http://collector:4318/v1/traces"
-    assert found.headers == {"authorization": "Basic eA==", "x-scope": "nas"}
-    assert (found.timeout_s, found.packed) == (2.5, True)
-    assert found.resource == {
-        "host.name": "nas", "deployment.environment.name": "home", "service.name": "models",
-    }  # fmt: skip
-    whole = target(OtlpSection(), {**env, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://t/own"})
-    assert whole is not None
-    assert whole.url.geturl() == "https://t/own"
-    ours = target(OtlpSection(endpoint="http://y:1", headers={"x-scope": "z"}), env)
-    assert ours is not None
-    assert (ours.url.geturl(), ours.headers["x-scope"]) == ("http://y:1/v1/traces", "z")
-
-
-def test_a_wrong_endpoint_is_said_and_hurts_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(TtftError, match="is not http:// or https://"):
-        target(OtlpSection(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"})
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")
-    assert Exports(Config(), lambda: b"").states() == ()
-    assert "otlp: OTLP endpoint" in capsys.readouterr().err
 
 
 # --- sending ----------------------------------------------------------------------------
