@@ -15,7 +15,8 @@ from tracer.arming import LATE
 from tracer.devices.watch import GROUP as DEVICES
 from tracer.devices.watch import DeviceWatch
 from tracer.host.clock import Clock
-from tracer.host.discovery import Discovery, Watchable
+from tracer.host.discovery import Discovery
+from tracer.host.members import Watchable
 from tracer.host.sampler import Sampler
 from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
@@ -32,8 +33,6 @@ _IDLE_MS = 60_000
 _LIVELY_NS = 1_000_000_000
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 60_000_000_000
-#: A process that does not answer is asked again after so long, then more and more seldom.
-_AGAIN_NS = 1_000_000_000
 
 
 class Source(Watchable, Protocol):
@@ -78,8 +77,6 @@ class Live:
         self._was_busy = False
         self._lively_until_ns = 0
         self._tick_due_ns = 0
-        self._again_due_ns = 0
-        self._again_every_ns = _AGAIN_NS
 
     @property
     def lost(self) -> dict[str, int]:
@@ -103,9 +100,8 @@ class Live:
         if busy or now_ns < self._lively_until_ns:
             self._source.wait(_BUSY_MS)
             return
-        due_ns = self._armer.next_ns if self._armer else None
-        if self._discovery.some_silent:
-            due_ns = min(self._again_due_ns, self._again_due_ns if due_ns is None else due_ns)
+        times_ns = (self._armer.next_ns if self._armer else None, self._discovery.again_ns)
+        due_ns = min((at_ns for at_ns in times_ns if at_ns is not None), default=None)
         nap_ms = _IDLE_MS if due_ns is None else max(0, due_ns - now_ns) // 1_000_000 + 1
         self._source.wait(min(nap_ms, _IDLE_MS), _IDLE_MS)
 
@@ -166,14 +162,10 @@ class Live:
 
     def _silent(self, now_ns: int) -> list[AnyRecord]:
         """Servers that did not say what they are when they were found, asked again and again."""
-        if not self._discovery.some_silent:
-            self._again_every_ns = _AGAIN_NS
-            return []
-        if now_ns < self._again_due_ns:
+        due_ns = self._discovery.again_ns
+        if due_ns is None or now_ns < due_ns:
             return []
         found = self._discovery.ask_again(now_ns)
-        self._again_due_ns = now_ns + self._again_every_ns
-        self._again_every_ns = min(2 * self._again_every_ns, _IDLE_TICK_NS)
         return [*found, *self._follow(found)]
 
     def _readings(self, now_ns: int, waiting: Callable[[], frozenset[int]]) -> list[AnyRecord]:

@@ -55,7 +55,7 @@ LOOKS: dict[str, Callable[[int], object]] = {
     "its sockets": lambda tgid: proc.socket_owners([tgid]),
     "its namespace": proc.netns,
     "sockets of its namespace": lambda tgid: sockets.namespaces([tgid]),
-    "a port": lambda tgid: proc.listens(tgid, 1),
+    "its ports": sockets.listening,
     "children of its parent": lambda _: proc.descendants(os.getpid()),
     "all servers": lambda _: discovery.Discovery(Nothing()).start(1),
     "its mounts": files.mounts,

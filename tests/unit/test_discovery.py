@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.test_host import Running
 from tracer.host import files, proc
-from tracer.host.discovery import Discovery, Member
+from tracer.host.discovery import Discovery
+from tracer.host.members import Member
 from tracer.host.recognise import Rule
 from tracer.kernel.wire import RawExec, RawFile, RawMagic
 from tracer.records import (
@@ -383,6 +384,3 @@ def test_a_front_that_dies_leaves_no_port_to_children_that_do_not_have_it(
     assert discovery.translate(gone) == [gone]
     assert discovery.ports_of(os.getpid()) == []
     assert not discovery.owned(proc.netns(front), running.port)
-    assert proc.listens(front, running.port)
-    assert not proc.listens(os.getpid(), running.port)
-    assert not proc.listens(front, running.port ^ 1)

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.test_discovery import Noted
 from tracer.armer import Armer
 from tracer.arming import Arming, Policy
-from tracer.host.discovery import Discovery, Member
+from tracer.host.discovery import Discovery
+from tracer.host.members import Member
 from tracer.http.reader import HttpReader
 from tracer.kernel.wire import Raw
 from tracer.live import Live

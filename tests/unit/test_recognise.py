@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -18,10 +20,12 @@ from tracer.host import proc
 from tracer.host.discovery import Discovery
 from tracer.host.recognise import Recogniser, Rule, ancestor
 from tracer.kernel.wire import RawExec
-from tracer.records import AnyRecord, Listen, Process, Server
+from tracer.libs import caches, mappings
+from tracer.records import Listen, Process, Server
 
 __all__ = ["running"]
 program, start_ns = proc.program, proc.start_ns
+S = 1_000_000_000
 
 
 class Silent:
@@ -43,16 +47,16 @@ def test_a_server_is_found_once_it_answers(running: Running, silent: Silent) -> 
     kernel = Noted()
     discovery = Discovery(kernel)
     started(discovery, 1)
-    assert discovery.some_silent
+    assert discovery.again_ns is not None
     assert about(discovery.ask_again(2), tgid) == []
-    assert discovery.some_silent and tgid not in kernel.watched
+    assert discovery.again_ns == 2 + S and tgid not in kernel.watched
     silent.tgids.clear()
-    late = about(discovery.ask_again(5), tgid)
-    assert not discovery.some_silent
+    late = about(discovery.ask_again(2 + S), tgid)
+    assert discovery.again_ns is None
     assert tgid in kernel.watched
-    assert late == about(started(Discovery(Noted()), 5), tgid)
+    assert late == about(started(Discovery(Noted()), 2 + S), tgid)
     assert {type(record) for record in late} >= {Process, Listen, Server}
-    assert discovery.ask_again(6) == []
+    assert discovery.ask_again(9 * S) == []
 
 
 def test_one_that_starts_and_does_not_answer_is_found_later(
@@ -108,7 +112,7 @@ def test_who_is_gone_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     started(discovery, 1)
     child.communicate(b"\n")
     assert discovery.ask_again(2) == []
-    assert not discovery.some_silent
+    assert discovery.again_ns is None
 
 
 def test_who_is_at_its_end_is_no_server_any_more() -> None:
@@ -133,7 +137,7 @@ def test_of_who_is_gone_nothing_is_known() -> None:
     child.wait()
     recogniser = Recogniser([])
     assert recogniser.program(child.pid) is None
-    assert recogniser.silent == set()
+    assert recogniser.silent.tgids == set()
 
 
 def test_the_nearest_ancestor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,20 +169,169 @@ def test_the_daemon_asks_again_by_itself(running: Running, silent: Silent) -> No
 
 
 def test_the_longer_one_is_silent_the_seldomer_it_is_asked(
-    running: Running, silent: Silent, monkeypatch: pytest.MonkeyPatch
+    silent: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And each on its own: one that hangs for long does not keep a new one waiting."""
     made = Made(quiet_ns=1)
-    started(made.discovery, 1)
-    asked: list[float] = []
+    asked: dict[int, list[int]] = {}
     now_s = [1000]
 
-    def ask_again(now_ns: int) -> list[AnyRecord]:
-        asked.append(now_ns / 1e9)
-        return []
+    def ask(tgid: int) -> tuple[str | None, list[str]] | None:
+        asked.setdefault(tgid, []).append(now_s[0])
+        return None
 
-    monkeypatch.setattr(made.discovery, "ask_again", ask_again)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_s[0] * 1_000_000_000)
-    for _ in range(400):
+    old, new = (*silent.tgids, os.getppid())
+    monkeypatch.setattr(proc, "program", ask)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_s[0] * S)
+    known = made.discovery
+    known.translate(RawExec(ts_ns=1, tgid=old, comm="llama-server", filename="/x"))
+    for second in range(400):
+        if second == 200:
+            known.translate(RawExec(ts_ns=1, tgid=new, comm="llama-server", filename="/x"))
         now_s[0] += 1
         made.drain()
-    assert [b - a for a, b in pairwise(asked)] == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+    told = {tgid: [b - a for a, b in pairwise(times)] for tgid, times in asked.items()}
+    assert told[old] == [1, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+    assert told[new] == [1, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_only_so_many_are_asked_again() -> None:
+    silent = Recogniser([]).silent
+    for tgid in range(1 << 22, (1 << 22) + 10_000):
+        silent.add(tgid)
+    assert len(silent.tgids) == 4096
+    assert silent.take(1) == [] and silent.due_ns is None, "none of them is there"
+
+
+@pytest.mark.parametrize("when", ["start", "listen"])
+def test_one_known_by_its_port_alone_is_found_once_it_answers(
+    running: Running, silent: Silent, when: str
+) -> None:
+    """It tells of its sockets no sooner than of its program."""
+    tgid, port = running.process.pid, running.port
+    kernel = Noted()
+    discovery = Discovery(kernel, [Rule(name="mine", port=port)])
+    owners = proc.socket_owners
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proc, "socket_owners", lambda t: owners([p for p in t if p != tgid]))
+        patch.setattr("tracer.host.recognise.parse_command", lambda *_, **__: None)
+        if when == "start":
+            started(discovery, 1)
+        else:
+            listen = Listen(ts_ns=1, tgid=tgid, netns=proc.netns(tgid), port=port)
+            assert discovery.translate(listen) == []
+        assert tgid not in discovery.tree
+        assert about(discovery.ask_again(2), tgid) == []
+        patch.setattr(proc, "socket_owners", owners)
+        silent.tgids.clear()
+        found = about(discovery.ask_again(2 + S), tgid)
+    assert [r.name for r in found if isinstance(r, Server)] == ["mine"]
+    assert tgid in kernel.watched and discovery.again_ns is None
+
+
+THREADED = """
+import ctypes, mmap, os, socket, sys, threading
+weights = open(sys.argv[1], "rb")
+mapped = mmap.mmap(weights.fileno(), 0, access=mmap.ACCESS_READ)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+def go_on():
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=go_on).start()
+ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)
+"""
+EXIT = {"x86_64": "60", "aarch64": "93"}[platform.machine()]
+
+
+def test_a_server_whose_first_thread_ended_goes_on(tmp_path: Path) -> None:
+    """Of that one /proc tells as of a zombie: its other threads have the memory and the files."""
+    weights = tmp_path / "alpha.gguf"
+    weights.write_bytes(b"GGUF" + bytes(2 << 20))
+    argv = ["llama-server", "-c", THREADED, str(weights), EXIT, "--models-dir", str(tmp_path)]
+    child = subprocess.Popen(
+        argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        port, tgid = int(child.stdout.readline()), child.pid
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{tgid}/statm").read_text()[:2] != "0 ":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        kernel = Noted()
+        records = about(started(Discovery(kernel), 1), tgid)
+        assert [(r.port, r.name) for r in records if isinstance(r, Server)] == [
+            (port, f"llama-server:{port}")
+        ]
+        (process,) = (r for r in records if isinstance(r, Process))
+        assert process.command is not None and process.exe == os.path.realpath(sys.executable)
+        assert weights.stat().st_ino in {ino for _, ino in kernel.files}
+        assert proc.rss_bytes(tgid) and proc.netns(tgid) == proc.netns(os.getpid())
+        libraries = mappings.executable(tgid) or []
+        assert any(os.path.exists(mapped.link) for mapped in libraries)
+        assert caches.folders_of(tgid) == caches.folders_of(os.getpid())
+    finally:
+        child.communicate(b"")
+
+
+def test_a_child_that_ended_is_no_process_of_a_server(tmp_path: Path) -> None:
+    """Nobody waits for it: it is neither watched nor asked again for as long as it is there."""
+    code = (
+        "import os, sys\n"
+        "child = os.fork() or os._exit(0)\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
+        "print(child, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    argv = ["llama-server", "-c", code, "--models-dir", str(tmp_path)]
+    front = subprocess.Popen(
+        argv, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert front.stdout is not None
+        child = int(front.stdout.readline())
+        discovery = Discovery(Noted())
+        assert about(started(discovery, 1), child) == []
+        assert front.pid in discovery.tree and child not in discovery.tree
+        assert discovery.again_ns is None
+    finally:
+        front.communicate(b"")
+
+
+def test_a_program_that_was_replaced_while_it_runs(tmp_path: Path) -> None:
+    """As an upgrade does."""
+    program = tmp_path / "mine"
+    shutil.copy("/bin/sleep", program)
+    child = subprocess.Popen([program, "60"])
+    try:
+        program.unlink()
+        assert (proc.exe(child.pid) or "").endswith(" (deleted)")
+        discovery = Discovery(Noted(), [Rule(name="mine", exe=str(program))])
+        assert about(started(discovery, 1), child.pid) != []
+        other = Rule(name="other", exe=f"{program}2")
+        assert not other.claims(*(proc.program(child.pid) or (None, [])))
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_who_listens_all_the_time_is_asked_what_it_is_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def ask(tgid: int) -> tuple[str | None, list[str]]:
+        asked.append(tgid)
+        return None, []
+
+    monkeypatch.setattr(proc, "program", ask)
+    recogniser = Recogniser([])
+    now_ns = time.monotonic_ns()
+    for port in range(1000):
+        listen = Listen(ts_ns=now_ns, tgid=os.getpid(), netns=9, port=port + 1)
+        assert recogniser.listening(listen) is None
+    assert asked == [os.getpid()]
+    later = Listen(ts_ns=time.monotonic_ns(), tgid=os.getpid(), netns=9, port=1)
+    recogniser.listening(later)
+    assert len(asked) == 2, "it may be another program by now"

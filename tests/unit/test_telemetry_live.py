@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 
 from tests.unit.test_live import Source
-from tracer.host.discovery import Discovery, Member
+from tracer.host.discovery import Discovery
+from tracer.host.members import Member
 from tracer.http.reader import HttpReader
 from tracer.live import Live
 from tracer.records import AnyRecord, Exit, Holder, Telemetry, Tick

@@ -7,12 +7,16 @@ what to watch. Everything it learns leaves as records.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from tracer.host import files, proc, sockets
+from tracer.errors import KernelError
+from tracer.host import proc, reach, sockets
+from tracer.host.holders import Holders
+from tracer.host.members import Member, Watchable, name_of, server_of
 from tracer.host.naming import Names
+from tracer.host.opened import Opened
 from tracer.host.recognise import INIT, Recogniser, Rule, ancestor
 from tracer.kernel.wire import (
     Raw,
@@ -36,35 +40,8 @@ from tracer.records import (
     File,
     Fork,
     Listen,
-    Server,
     Unlisten,
 )
-
-_FILES_LIMIT = 4096
-
-
-class Watchable(Protocol):
-    """What discovery asks of the kernel side; a process or file that is gone is ignored."""
-
-    def watch(self, tgid: int) -> None: ...
-    def unwatch(self, tgid: int) -> None: ...
-    def track_file(self, dev: int, ino: int) -> None: ...
-    def watch_port(self, netns: int, port: int) -> None: ...
-    def add_server_comm(self, comm: str) -> None: ...
-    def set_server_ports(self, ports: Collection[int]) -> None: ...
-    def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None: ...
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A process of a server; `front` is the tgid at the top of its tree, the rest is its.
-
-    `port`: the only one that clients use, where the configuration says so.
-    """
-
-    front: int
-    name: str | None = None
-    program: str = ""
-    port: int | None = None
 
 
 class Discovery:
@@ -74,14 +51,15 @@ class Discovery:
         self._kernel = kernel
         self._known = Recogniser(rules)
         self._tree: dict[int, Member] = {}
-        self._files: dict[tuple[int, int], File] = {}
+        self._opened = Opened(kernel.track_file)
+        self._holders = Holders()
         self._ports: dict[tuple[int, int], int] = {}
         self._naming = Names()
         self._orphans: dict[tuple[int, int], Member] = {}
         self._handlers: dict[type, Callable[[Any], list[AnyRecord]]] = {
             RawExec: self._exec,
-            RawFile: self._file,
-            RawMagic: self._magic,
+            RawFile: self._opened.file,
+            RawMagic: self._opened.magic,
             Fork: self._fork,
             Exit: self._exit,
             Listen: self._listen,
@@ -94,7 +72,7 @@ class Discovery:
         return self._tree
 
     def files(self) -> Iterable[File]:
-        return self._files.values()
+        return self._opened.all()
 
     def ports_of(self, tgid: int) -> list[tuple[int, int]]:
         """(netns, port) of the listening sockets a process owns."""
@@ -111,9 +89,16 @@ class Discovery:
         return self._find(now_ns)
 
     def change(self, rules: Iterable[Rule], now_ns: int) -> list[AnyRecord]:
-        """Go by these rules from now on; what was found by others stays until it ends."""
-        self._known.rules = tuple(rules)
-        return self._find(now_ns)
+        """Go by these rules from now on; what was found by others stays until it ends.
+
+        KernelError: the kernel takes them not; it goes on by those before.
+        """
+        before, self._known.rules = self._known.rules, tuple(rules)
+        try:
+            return self._find(now_ns)
+        except KernelError:
+            self._known.rules = before
+            raise
 
     def _find(self, now_ns: int) -> list[AnyRecord]:
         for comm in self._known.comms():
@@ -123,26 +108,29 @@ class Discovery:
         records: list[AnyRecord] = []
         for tgid, command, rule in self._known.fronts(proc.pids(), known):
             records += self._adopt(tgid, command, rule, now_ns)
-        return records + self._sockets(known, now_ns)
+        return records + self._sockets(proc.pids(), known, now_ns)
 
     @property
-    def some_silent(self) -> bool:
-        """Whether there are processes to `ask_again()`."""
-        return bool(self._known.silent)
+    def again_ns(self) -> int | None:
+        """When to `ask_again()`; None: all have said what they are."""
+        return self._known.silent.due_ns
 
     def ask_again(self, now_ns: int) -> list[AnyRecord]:
         """Servers, and processes of servers, that did not answer before and do now."""
         known = set(self._tree)
-        silent = [tgid for tgid in self._known.take_silent() if tgid not in known]
+        asked = [tgid for tgid in self._known.silent.take(now_ns) if tgid not in known]
         records: list[AnyRecord] = []
-        for tgid in silent:
+        for tgid in asked:
             above = ancestor(tgid, self._tree)
             if above is not None and tgid not in self._tree:
                 records += self._take_in(tgid, self._tree[above], now_ns)
-        others = [tgid for tgid in silent if tgid not in self._tree]
+        others = [tgid for tgid in asked if tgid not in self._tree]
         for tgid, command, rule in self._known.fronts(others, self._tree):
             records += self._adopt(tgid, command, rule, now_ns)
-        return records + self._sockets(known, now_ns) if records else []
+        told = [tgid for tgid in asked if tgid not in self._known.silent.tgids]
+        if records or (told and self._known.by_port):
+            records += self._sockets(told, known, now_ns)
+        return records
 
     def _adopt(
         self, tgid: int, command: Command, rule: Rule | None, now_ns: int
@@ -168,32 +156,28 @@ class Discovery:
             if record is None:
                 self._tree.pop(other, None)
                 self._kernel.unwatch(other)
-                self._known.silent.add(other)
+                if reach.speaker(other) is not None:  # one that ended never answers
+                    self._known.silent.add(other)
                 continue
+            self._holders.joined(member.front, other)
             if other == tgid and record.command is None:
                 record = msgspec.structs.replace(record, command=command)
             records.append(record)
-            records += self._mapped(other, now_ns)
+            records += self._opened.held(other, now_ns)
         return records
-
-    def _mapped(self, tgid: int, now_ns: int) -> list[AnyRecord]:
-        named = {key for key, file in self._files.items() if file.path is not None}
-        fresh = [f for f in files.already_open(tgid, now_ns) if (f.dev, f.ino) not in named]
-        for file in fresh:
-            self._remember(file)
-            self._kernel.track_file(file.dev, file.ino)
-        return list(fresh)
 
     def look_again(self, now_ns: int) -> list[AnyRecord]:
         """Files that watched processes took up while nobody looked."""
-        return [record for tgid in list(self._tree) for record in self._mapped(tgid, now_ns)]
+        return [record for tgid in list(self._tree) for record in self._opened.held(tgid, now_ns)]
 
-    def _sockets(self, known: Collection[int], now_ns: int) -> list[AnyRecord]:
-        """Sockets of processes that were not `known` before."""
-        by_port = self._known.by_port
+    def _sockets(
+        self, asked: Sequence[int], known: Collection[int], now_ns: int
+    ) -> list[AnyRecord]:
+        """Sockets of processes that were not `known` before; fronts that one of `asked` is."""
         # A port may be one of any namespace; without such rules the servers' own are enough.
-        spaces = sockets.namespaces(proc.pids() if by_port else list(self._tree))
-        records = self._adopt_listeners(spaces, by_port, now_ns) if by_port else []
+        by_port = bool(self._known.by_port)
+        spaces = sockets.namespaces([*asked, *self._tree] if by_port else list(self._tree))
+        records = self._adopt_listeners(spaces, asked, now_ns) if by_port else []
         owners = proc.socket_owners([tgid for tgid in self._tree if tgid not in known])
         for space in spaces:
             records += self._listeners(space, owners, now_ns)
@@ -201,14 +185,21 @@ class Discovery:
         return records
 
     def _adopt_listeners(
-        self, spaces: Sequence[sockets.Namespace], rules: dict[int, Rule], now_ns: int
+        self, spaces: Sequence[sockets.Namespace], among: Iterable[int], now_ns: int
     ) -> list[AnyRecord]:
         """Fronts that a rule names by nothing but their port."""
-        tcp = (sock for space in spaces for sock in space.tcp if sock.state == sockets.LISTENING)
-        wanted = {sock.inode: rules[sock.local_port] for sock in tcp if sock.local_port in rules}
+        rules = self._known.by_port
+        wanted = {
+            sock.inode: rules[sock.local_port]
+            for space in spaces
+            for sock in space.tcp
+            if sock.state == sockets.LISTENING
+            and sock.local_port in rules
+            and not self.owned(space.netns, sock.local_port)
+        }
         if not wanted:
             return []
-        owners = proc.socket_owners([tgid for tgid in proc.pids() if tgid != INIT])
+        owners = proc.socket_owners([tgid for tgid in among if tgid != INIT])
         records: list[AnyRecord] = []
         for inode, rule in wanted.items():
             owner = owners.get(inode)
@@ -233,8 +224,8 @@ class Discovery:
         for owner in {owners[i] for i in space.unix if i in owners}:
             member = self._tree.get(owner)
             if member and member.front == owner and not self.ports_of(owner):
-                name = _name(member, 0)
-                records.append(_server(member, now_ns, space.netns, 0, name, unix=True))
+                name = name_of(member, 0)
+                records.append(server_of(member, now_ns, space.netns, 0, name, unix=True))
         return records
 
     def _connections(
@@ -282,9 +273,14 @@ class Discovery:
     def _still_open(self, raw: Unlisten) -> bool:
         """Whether the server has more sockets there: the kernel side knew only some of them, or
         took a stranger's, at another address, for the server's."""
-        owner = self._tree.get(self._ports.get((raw.netns, raw.port), 0))
-        kin = [t for t, member in self._tree.items() if owner and member.front == owner.front]
-        return any(proc.netns(t) == raw.netns and proc.listens(t, raw.port) for t in kin)
+        key = (raw.netns, raw.port)
+        owner = self._tree.get(self._ports.get(key, 0))
+        return owner is not None and key in self._held(owner, raw.ts_ns)
+
+    def _held(self, member: Member, ts_ns: int) -> dict[tuple[int, int], int]:
+        """Who of a server's processes holds which port."""
+        kin = (tgid for tgid, other in self._tree.items() if other.front == member.front)
+        return self._holders.of(member.front, lambda: kin, ts_ns)
 
     def _exec(self, raw: RawExec) -> list[AnyRecord]:
         member = self._tree.get(raw.tgid)
@@ -315,27 +311,30 @@ class Discovery:
         if member is None:
             return []
         self._tree[fork.child] = member
-        return [fork, *self._inherit([fork.child], member, fork.ts_ns)]
+        self._holders.joined(member.front, fork.child)
+        return [fork, *self._inherit(member, fork.ts_ns)]
 
     def _exit(self, exit_: Exit) -> list[AnyRecord]:
         member = self._tree.pop(exit_.tgid, None)
         if member is None:
             return []
-        kin = [tgid for tgid, other in self._tree.items() if other.front == member.front]
-        self._orphans |= dict.fromkeys(self.ports_of(exit_.tgid), member)
-        self._ports = {key: tgid for key, tgid in self._ports.items() if tgid != exit_.tgid}
-        records = self._inherit(kin, member, exit_.ts_ns)
-        if not kin:
+        gone = self.ports_of(exit_.tgid)
+        self._orphans |= dict.fromkeys(gone, member)
+        for key in gone:
+            del self._ports[key]
+        records = self._inherit(member, exit_.ts_ns)
+        if not any(other.front == member.front for other in self._tree.values()):
             self._orphans = {k: m for k, m in self._orphans.items() if m.front != member.front}
         return [exit_, *records]
 
-    def _inherit(self, kin: Iterable[int], member: Member, ts_ns: int) -> list[AnyRecord]:
+    def _inherit(self, member: Member, ts_ns: int) -> list[AnyRecord]:
         """Give ports whose listener ended to a process of its tree that has the socket too."""
-        records: list[AnyRecord] = []
         orphans = [key for key, late in self._orphans.items() if late.front == member.front]
+        held = self._held(member, ts_ns) if orphans else {}
+        records: list[AnyRecord] = []
         for netns, port in orphans:
-            heir = next((tgid for tgid in kin if proc.listens(tgid, port)), None)
-            if heir is not None:
+            heir = held.get((netns, port))
+            if heir is not None and heir in self._tree:
                 records += self._listen(Listen(ts_ns=ts_ns, tgid=heir, netns=netns, port=port))
         return records
 
@@ -367,9 +366,9 @@ class Discovery:
         records.append(listen)
         if member.front == listen.tgid and member.port in (None, listen.port):
             place = (listen.netns, listen.port)
-            base = _name(member, listen.port)
+            base = name_of(member, listen.port)
             name = self._naming.give(base, listen.tgid, place, self._ports)
-            records.append(_server(member, listen.ts_ns, *place, name))
+            records.append(server_of(member, listen.ts_ns, *place, name))
         return records
 
     def _listening_stranger(self, listen: Listen) -> list[AnyRecord]:
@@ -397,48 +396,3 @@ class Discovery:
     def serves(self, listen: Listen) -> bool:
         """Whether who listens there is a server, known or not; from any thread."""
         return listen.tgid in self._tree or self._known.listening(listen) is not None
-
-    def _file(self, raw: RawFile) -> list[AnyRecord]:
-        file = files.identify(
-            ts_ns=raw.ts_ns, tgid=raw.tgid, dev=raw.dev, ino=raw.ino, size=raw.size,
-            fd=raw.fd, name=raw.name,
-        )  # fmt: skip
-        self._remember(file)
-        return [file]
-
-    def _magic(self, raw: RawMagic) -> list[AnyRecord]:
-        """Content beats the name: a `.gguf` that is none is no weights file."""
-        file = self._files.get((raw.dev, raw.ino))
-        if file is None:
-            return []
-        fmt = files.format_of_magic(raw.data)
-        if fmt == file.fmt or (fmt is None and file.fmt == "torch"):
-            return []
-        changed = msgspec.structs.replace(file, ts_ns=raw.ts_ns, fmt=fmt)
-        self._remember(changed)
-        return [changed]
-
-    def _remember(self, file: File) -> None:
-        self._files.pop((file.dev, file.ino), None)
-        self._files[file.dev, file.ino] = file
-        while len(self._files) > _FILES_LIMIT:
-            del self._files[next(iter(self._files))]
-
-
-def _name(member: Member, port: int) -> str:
-    """As configured, or by what it is; `port` 0: a Unix socket."""
-    return member.name or f"{member.program}:{port or 'unix'}"
-
-
-def _server(
-    member: Member, ts_ns: int, netns: int, port: int, name: str, *, unix: bool = False
-) -> Server:
-    return Server(
-        ts_ns=ts_ns,
-        name=name,
-        program=member.program,
-        tgid=member.front,
-        netns=netns,
-        port=port,
-        unreadable="unix_socket" if unix else None,
-    )

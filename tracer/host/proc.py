@@ -17,7 +17,6 @@ from tracer.servers import parse_command
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ARGV_LIMIT = 1 << 18
 _STAT_LIMIT = 4096
-_LISTENING = "0A"  # as /proc/net/tcp writes it
 
 
 def readlink(link: str) -> str:
@@ -28,7 +27,7 @@ def readlink(link: str) -> str:
 def link(tgid: int, name: str) -> str | None:
     """Where `exe`, `cwd` and the like of /proc/TGID point."""
     try:
-        return reach.guarded(tgid, lambda: readlink(f"/proc/{tgid}/{name}"))
+        return reach.guarded(tgid, lambda: readlink(f"/proc/{reach.speaker(tgid) or tgid}/{name}"))
     except OSError:
         return None
 
@@ -51,29 +50,21 @@ def program(tgid: int) -> tuple[str | None, list[str]] | None:
 
     None: it does not answer; of one that is gone nothing is known.
     """
-    if not _statm(tgid)[0]:  # a thread of the kernel's, of which there may be thousands
+    teller = reach.speaker(tgid)
+    if teller is None:  # a thread of the kernel's, of which there may be thousands
         return None, []
 
     def work() -> tuple[str | None, list[str]]:
         place = None
         with suppress(OSError):
-            place = readlink(f"/proc/{tgid}/exe")
-        with open(f"/proc/{tgid}/cmdline", "rb") as file:
+            place = readlink(f"/proc/{teller}/exe")
+        with open(f"/proc/{teller}/cmdline", "rb") as file:
             return place, _arguments(file.read(_ARGV_LIMIT))
 
     try:
         return reach.PATIENCE.ask(tgid, "program", work, times=reach.IDENTITY_TIMES)
     except OSError:
         return None, []
-
-
-def _statm(tgid: int) -> tuple[int, int]:
-    """Pages it has, and those that are resident; 0 where it has none or is gone."""
-    try:
-        fields = Path(f"/proc/{tgid}/statm").read_bytes().split()
-    except OSError:
-        return 0, 0
-    return (int(fields[0]), int(fields[1])) if fields else (0, 0)
 
 
 def comm(tgid: int) -> str:
@@ -110,8 +101,12 @@ def start_ns(tgid: int) -> int | None:
 
 def rss_bytes(tgid: int) -> int | None:
     """Memory that is resident."""
-    pages, resident = _statm(tgid)
-    return resident * os.sysconf("SC_PAGESIZE") if pages else None
+    teller = reach.speaker(tgid)
+    try:
+        fields = [] if teller is None else Path(f"/proc/{teller}/statm").read_bytes().split()
+    except OSError:
+        return None
+    return int(fields[1]) * os.sysconf("SC_PAGESIZE") if fields else None
 
 
 def read_counts(tgid: int) -> tuple[int, int] | None:
@@ -147,7 +142,7 @@ def process_record(tgid: int, now_ns: int, *, child: bool) -> Process | None:
     """The context record of a living process; None if it is gone, or without memory: one that ends
     gives that up before the kernel tells of its end, and its sockets after."""
     started, parent = start_ns(tgid), ppid(tgid)
-    if started is None or parent is None or rss_bytes(tgid) is None:
+    if started is None or parent is None or reach.speaker(tgid) is None:
         return None
     return Process(
         ts_ns=now_ns,
@@ -169,28 +164,15 @@ def socket_owners(tgids: list[int]) -> dict[int, int]:
     return owners
 
 
-def listens(tgid: int, port: int) -> bool:
-    """Whether it holds a TCP socket that listens on `port` in its network namespace."""
-    inodes: set[int] = set()
-    for table in ("tcp", "tcp6"):
-        try:
-            rows = Path(f"/proc/{tgid}/net/{table}").read_text("ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, rows):
-            if fields[3] == _LISTENING and fields[1].endswith(f":{port:04X}"):
-                inodes.add(int(fields[9]))
-    return bool(inodes) and not inodes.isdisjoint(socket_owners([tgid]))
-
-
 def _sockets(tgid: int) -> list[int]:
     """Inodes of the sockets it has; of a process that has too many, or hangs, some."""
     found: list[int] = []
 
     def work() -> None:
-        for name in os.listdir(f"/proc/{tgid}/fd"):
+        folder = f"/proc/{reach.speaker(tgid) or tgid}/fd"
+        for name in os.listdir(folder):
             with suppress(OSError):
-                target = readlink(f"/proc/{tgid}/fd/{name}")
+                target = readlink(f"{folder}/{name}")
                 if target.startswith("socket:["):
                     found.append(int(target[8:-1]))
 
@@ -201,7 +183,16 @@ def _sockets(tgid: int) -> list[int]:
 
 def netns(tgid: int) -> int:
     """Inode number of its network namespace; 0 when unknown."""
+    return namespace(tgid, "net")
+
+
+def namespace(tgid: int, kind: str) -> int:
+    """Inode number of a namespace it is in (`net`, `mnt`); 0 when unknown."""
+
+    def work() -> int:
+        return os.stat(f"/proc/{reach.speaker(tgid) or tgid}/ns/{kind}").st_ino
+
     try:
-        return reach.guarded(tgid, lambda: os.stat(f"/proc/{tgid}/ns/net").st_ino) or 0
+        return reach.guarded(tgid, work) or 0
     except OSError:
         return 0

@@ -43,6 +43,8 @@ _FORGOTTEN_S = 0.001
 _ACCOUNTS_MAX = 512
 _FAMILY_KEPT_S = 1.0
 _IDLE_MAX = 2
+#: Threads of a process of which the first ended that are asked whether they go on.
+_SPEAKERS_MAX = 256
 
 T = TypeVar("T")
 
@@ -90,7 +92,7 @@ def place(tgid: int, path: str) -> int:
     """A descriptor that only names what is at `path` for this process (O_PATH); OSError."""
     if "\0" in path:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    root = os.open(f"/proc/{tgid}/root", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
+    root = os.open(f"/proc/{speaker(tgid) or tgid}/root", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         return _walk(root, path.encode("utf-8", "surrogateescape"))
     finally:
@@ -171,8 +173,9 @@ class Patience:
     not keep us from the others.
     """
 
-    def __init__(self, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, patience_s: float = _PATIENCE_S, spent_max_s: float = _SPENT_MAX_S) -> None:
         self._patience_s = patience_s
+        self._spent_max_s = spent_max_s
         self._begin()
         os.register_at_fork(after_in_child=self._begin)  # threads do not come along
 
@@ -232,6 +235,16 @@ class Patience:
         asked.answer.add_done_callback(lambda answer: self._came_back(answer, late))
         return None
 
+    def charge(self, tgid: int, took_s: float) -> None:
+        """What we did for a process ourselves."""
+        with self._lock:
+            self._spend(tgid, took_s)
+
+    def may_ask(self, tgid: int) -> bool:
+        """Whether it has not kept us busy too much."""
+        with self._lock:
+            return self._may_ask(tgid, None)
+
     def _came_back(self, answer: Future[T], late: Callable[[T], object]) -> None:
         with self._lock:
             del self._stuck[answer]
@@ -249,12 +262,12 @@ class Patience:
             if not kin.isdisjoint(self._family(tgid)):
                 return False
         now_s = time.monotonic()
-        owed = {other: _owed_s(*account[:2], now_s) for other, account in self._spent.items()}
-        if owed.get(tgid, 0.0) >= _SPENT_MAX_S:
+        owed = {other: self._owed_s(*account[:2], now_s) for other, account in self._spent.items()}
+        if owed.get(tgid, 0.0) >= self._spent_max_s:
             return False
         self._spent = {o: account for o, account in self._spent.items() if owed[o] > _FORGOTTEN_S}
         costs = [(family, owed[other]) for other, (_, _, family) in self._spent.items()]
-        blamed = to_blame(costs, _SPENT_MAX_S * _FAMILY_TIMES)
+        blamed = to_blame(costs, self._spent_max_s * _FAMILY_TIMES)
         blamed |= to_blame([(family, 1.0) for *_, family in self._stuck.values()], _STUCK_OF_FAMILY)
         return not blamed or blamed.isdisjoint(self._family(tgid))
 
@@ -270,15 +283,14 @@ class Patience:
     def _spend(self, tgid: int, took_s: float) -> None:
         now_s = time.monotonic()
         before_s, at_s, _ = self._spent.pop(tgid, (0.0, now_s, ()))
-        owed_s = _owed_s(before_s, at_s, now_s) + took_s
+        owed_s = self._owed_s(before_s, at_s, now_s) + took_s
         self._spent[tgid] = (owed_s, now_s, self._family(tgid))
         while len(self._spent) > _ACCOUNTS_MAX:
             del self._spent[next(iter(self._spent))]
 
-
-def _owed_s(spent_s: float, at_s: float, now_s: float) -> float:
-    """What is not paid back yet: the more is owed the more is paid, so sums of it are, too."""
-    return spent_s * math.exp((at_s - now_s) / (_SPENT_MAX_S * _PART))
+    def _owed_s(self, spent_s: float, at_s: float, now_s: float) -> float:
+        """What is not paid back yet: the more is owed the more is paid, so sums of it are, too."""
+        return spent_s * math.exp((at_s - now_s) / (self._spent_max_s * _PART))
 
 
 PATIENCE = Patience()
@@ -288,6 +300,29 @@ PATIENCE = Patience()
 #: Of /proc/TGID, what waits for the memory map of the process; all else that waits does for an
 #: exec, where descriptors that close with it are a file system's to close.
 _OF_MEMORY = frozenset({"maps", "cmdline", "environ"})
+
+
+def speaker(tgid: int) -> int | None:
+    """A thread by which /proc tells of the memory and files of a process: its first, or another
+    where that ended and others go on. None: it has none, as one that ended, or of the kernel.
+
+    Nothing that is read here waits for the process.
+    """
+    if _has_memory(tgid):
+        return tgid
+    try:
+        others = os.listdir(f"/proc/{tgid}/task")[:_SPEAKERS_MAX]
+    except OSError:
+        return None
+    return next((int(tid) for tid in others if _has_memory(int(tid))), None)
+
+
+def _has_memory(tid: int) -> bool:
+    try:
+        with open(f"/proc/{tid}/statm", "rb") as file:
+            return not file.read(2).startswith(b"0 ")
+    except OSError:
+        return False
 
 
 def guarded(tgid: int, work: Callable[[], T]) -> T | None:
@@ -304,7 +339,8 @@ def proc_file(tgid: int, name: str, limit: int) -> bytes | None:
     """
 
     def work() -> bytes:
-        with open(f"/proc/{tgid}/{name}", "rb") as file:
+        whose = (speaker(tgid) or tgid) if name in _OF_MEMORY else tgid
+        with open(f"/proc/{whose}/{name}", "rb") as file:
             return file.read(limit)
 
     if name in _OF_MEMORY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
@@ -38,12 +39,55 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether executable and command line fit; never by the port alone."""
         if self.exe is None and self.command is None:
             return False
-        return (self.exe is None or self.exe == exe) and (
+        # One that was upgraded while it runs.
+        exes = (exe, (exe or "").removesuffix(" (deleted)"))
+        return (self.exe is None or self.exe in exes) and (
             self.command is None or self.command in " ".join(argv)
         )
 
 
 Known = tuple[Command, Rule | None]
+
+#: One that does not answer is asked again after so long, then more and more seldom.
+_AGAIN_NS = 1_000_000_000
+_AGAIN_MAX_NS = 60_000_000_000
+_SILENT_MAX = 4096
+_TOLD_MAX = 1024
+
+
+class Silent:
+    """Processes that did not say what they are, each to be asked again at its time.
+
+    Any thread may add some; one takes them.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[int, int] = {}
+        self._pauses: dict[int, int] = {}
+        self._asked_ns = 0
+
+    def add(self, tgid: int) -> None:
+        if len(self._due) < _SILENT_MAX:
+            self._due.setdefault(tgid, self._asked_ns + self._pauses.get(tgid, 0))
+
+    @property
+    def tgids(self) -> frozenset[int]:
+        return frozenset(list(self._due))
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the next is to be asked; None: there is none."""
+        return min(list(self._due.values()), default=None)
+
+    def take(self, now_ns: int) -> list[int]:
+        """Those that are due and still there; who is silent again is to be added again."""
+        self._pauses = {tgid: pause for tgid, pause in self._pauses.items() if tgid in self._due}
+        self._asked_ns = now_ns
+        due = sorted(tgid for tgid, at_ns in list(self._due.items()) if at_ns <= now_ns)
+        for tgid in due:
+            self._due.pop(tgid)
+            self._pauses[tgid] = min(max(2 * self._pauses.get(tgid, 0), _AGAIN_NS), _AGAIN_MAX_NS)
+        return [tgid for tgid in due if os.path.exists(f"/proc/{tgid}")]
 
 
 class Recogniser:
@@ -51,7 +95,9 @@ class Recogniser:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self.silent: set[int] = set()
+        self.silent = Silent()
+        #: What processes said that listen, as of when: they may do so all the time.
+        self._told: dict[int, tuple[int, Known | None]] = {}
 
     @property
     def by_port(self) -> dict[int, Rule]:
@@ -79,11 +125,21 @@ class Recogniser:
 
     def listening(self, listen: Listen) -> Known | None:
         """What server a process is by its program, or its port; from any thread."""
-        known = self.program(listen.tgid)
+        known = self._who_listens(listen)
         if known is not None:
             return known
         rule = None if listen.tgid == INIT else self.by_port.get(listen.port)
         return None if rule is None else (Command(program=rule.program, role="single"), rule)
+
+    def _who_listens(self, listen: Listen) -> Known | None:
+        """By its program; an answer is good for all that happened before it."""
+        asked_ns, known = self._told.get(listen.tgid, (-1, None))
+        if asked_ns < listen.ts_ns:
+            asked_ns, known = time.monotonic_ns(), self.program(listen.tgid)
+            if len(self._told) >= _TOLD_MAX:
+                self._told.clear()
+            self._told[listen.tgid] = asked_ns, known
+        return known
 
     def fronts(
         self, among: Iterable[int], others: Collection[int]
@@ -96,12 +152,6 @@ class Recogniser:
         }
         tops = {*found, *others}
         return [(tgid, *known) for tgid, known in found.items() if ancestor(tgid, tops) is None]
-
-    def take_silent(self) -> list[int]:
-        """Those that did not say, and are still there; to be asked again now."""
-        silent = sorted(self.silent)
-        self.silent.difference_update(silent)  # other threads may add to it
-        return [tgid for tgid in silent if os.path.exists(f"/proc/{tgid}")]
 
 
 def ancestor(tgid: int, among: Collection[int]) -> int | None:

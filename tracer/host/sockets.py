@@ -7,6 +7,7 @@ change namespaces is needed, and no netlink. Asked once: later sockets the kerne
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import struct
 import sys
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from tracer.host import proc
+from tracer.host import proc, reach
 
 LISTENING = 10
 _ESTABLISHED = 1
+#: A process may have as many as it likes; of one table, rows.
+_LISTENING_MAX = 1 << 16
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in the flags of /proc/net/unix
 _STREAM = "0001"
 
@@ -53,6 +56,21 @@ def namespaces(tgids: Iterable[int]) -> list[Namespace]:
     return list(found.values())
 
 
+def listening(tgid: int) -> dict[int, int]:
+    """Port of each TCP socket that listens in its network namespace, by inode; so many at most."""
+    whose = reach.speaker(tgid) or tgid
+    found: dict[int, int] = {}
+    for table in ("tcp", "tcp6"):
+        # One that is gone, or a kernel without IPv6.
+        with contextlib.suppress(OSError), open(f"/proc/{whose}/net/{table}", "rb") as file:
+            for line in itertools.islice(file, 1, _LISTENING_MAX):
+                fields = line.split(None, 10)
+                if fields[3] != b"0A":  # those that listen come first
+                    break
+                found[int(fields[9])] = int(fields[1].rpartition(b":")[2], 16)
+    return found
+
+
 def _read(tgid: int, netns: int) -> Namespace:
     tcp = [*_tcp(tgid, "tcp")]
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
@@ -61,7 +79,8 @@ def _read(tgid: int, netns: int) -> Namespace:
 
 
 def _rows(tgid: int, table: str) -> list[list[str]]:
-    text = Path(f"/proc/{tgid}/net/{table}").read_bytes().decode("utf-8", "replace")
+    whose = reach.speaker(tgid) or tgid
+    text = Path(f"/proc/{whose}/net/{table}").read_bytes().decode("utf-8", "replace")
     return [line.split() for line in text.split("\n")[1:] if line]
 
 

@@ -153,12 +153,13 @@ def executable(tgid: int) -> list[Mapped] | None:
     if text is None:
         return None
     found: dict[Inode, Mapped] = {}
+    whose = reach.speaker(tgid) or tgid
     for match in _LINE.finditer(text):
         start, end, device, ino, path = match.groups()
         inode = (device.decode(), int(ino))
         if inode in found:
             continue
-        link = f"/proc/{tgid}/map_files/{int(start, 16):x}-{int(end, 16):x}"
+        link = f"/proc/{whose}/map_files/{int(start, 16):x}-{int(end, 16):x}"
         name = path.decode("utf-8", "replace").removesuffix(_DELETED)
         found[inode] = Mapped(inode, name, link, tgid)
     return list(found.values())
