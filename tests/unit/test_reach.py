@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.host import reach
+from tracer.host import reach, walk
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def found(root: Path, path: str) -> str:
     """What is at `path` below `root`: a file's text, or a folder's names."""
     below = os.open(root, os.O_PATH | os.O_DIRECTORY)
     try:
-        fd = reach._walk(below, path.encode())
+        fd = walk.walk(below, path.encode())
     finally:
         os.close(below)
     try:
@@ -104,7 +104,7 @@ def test_links_of_proc_are_text(root: Path) -> None:
     read, write = os.pipe()
     try:
         with pytest.raises(FileNotFoundError):
-            reach._walk(below, f"/proc/self/fd/{read}".encode())
+            walk.walk(below, f"/proc/self/fd/{read}".encode())
     finally:
         for fd in (below, read, write):
             os.close(fd)

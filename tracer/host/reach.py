@@ -8,21 +8,18 @@ memory waits for locks that it may hold for ever. So whoever may not wait asks w
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import queue
-import stat
 import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
+from tracer.host import walk
 from tracer.host.families import Family, family_of, to_blame
 
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_LINKS_MAX = 40
 #: A file that is there answers in a millisecond; our own thread may have to wait for its turn.
 _PATIENCE_S = 0.5
 #: What a process is, is worth some times as much: a server that is taken for none goes unseen.
@@ -49,68 +46,12 @@ _SPEAKERS_MAX = 256
 T = TypeVar("T")
 
 
-def _walk(root: int, path: bytes) -> int:
-    """A step at a time: openat2(), made for this, is refused where RestrictSUIDSGID holds.
-
-    Links are text, resolved below `root`, those of /proc too. `..` goes back to where the walk
-    came from, whatever was moved meanwhile.
-    """
-    todo = path.split(b"/")[::-1]
-    at: list[int] = []
-    links = 0
-    try:
-        while todo:
-            name = todo.pop()
-            if name == b"..":
-                _close(at[-1:])
-                del at[-1:]
-            if name in (b"", b".", b".."):
-                continue
-            fd = os.open(name, _STEP, dir_fd=at[-1] if at else root)
-            at.append(fd)
-            if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                continue
-            links += 1
-            if links > _LINKS_MAX:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            target = os.readlink(b"", dir_fd=fd)
-            left = at if target.startswith(b"/") else at[-1:]
-            _close(left)
-            del at[-len(left) :]
-            todo += target.split(b"/")[::-1]
-        return at.pop() if at else os.dup(root)
-    finally:
-        _close(at)
-
-
-def _close(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
+read_regular = walk.read_regular
 
 
 def place(tgid: int, path: str) -> int:
     """A descriptor that only names what is at `path` for this process (O_PATH); OSError."""
-    if "\0" in path:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    root = os.open(f"/proc/{speaker(tgid) or tgid}/root", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        return _walk(root, path.encode("utf-8", "surrogateescape"))
-    finally:
-        os.close(root)
-
-
-def read_regular(named: int, ino: int | None = None, flags: int = 0) -> int:
-    """The file that an O_PATH descriptor names, open for reading; closes that one.
-
-    FileNotFoundError if it is not a regular file, or another one than `ino`.
-    """
-    try:
-        info = os.fstat(named)
-        if not stat.S_ISREG(info.st_mode) or ino not in (None, info.st_ino):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    finally:
-        os.close(named)
+    return walk.below(f"/proc/{speaker(tgid) or tgid}/root", path)
 
 
 def content(tgid: int, path: str, limit: int) -> bytes | None:

@@ -77,39 +77,68 @@ def by_bcc(tgid: int, addresses: list[int]) -> list[str | None] | None:
     return found
 
 
-def _symbols() -> Any:
-    """The neighbour of this file, which is no package here."""
-    path = Path(__file__).with_name("symbols.py")
-    spec = importlib.util.spec_from_file_location("ttft_symbols", path)
+def _load(*place: str) -> Any:
+    """A file of this package, which is no package here."""
+    path = Path(__file__).parents[1].joinpath(*place)
+    spec = importlib.util.spec_from_file_location(f"ttft_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def open_file(tgid: int, path: str, inode: int) -> int | None:
-    """The file that a process has, or had, mapped; None where it is not to be had."""
+def open_file(walk: Any, tgid: int, path: str, inode: int) -> int | None:
+    """The file that a process has, or had, mapped; None where it is not to be had.
+
+    Its path is its own making, and below its root: nothing but that file is opened.
+    """
     if not path.startswith("/"):
         return None
-    for place in (f"/proc/{tgid}/root{path}", path):
+    for root in (f"/proc/{tgid}/root", "/"):  # it may have ended
         try:
-            fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            found: int = walk.read_regular(walk.below(root, path), inode)
         except OSError:
             continue
-        info = os.fstat(fd)
-        if stat.S_ISREG(info.st_mode) and info.st_ino == inode:
-            return fd
-        os.close(fd)
+        return found
     return None
 
 
-def by_symbols(process: dict[str, Any], wanted: list[int]) -> dict[int, str]:
+def may_be_followed(walk: Any, process: dict[str, Any]) -> bool:
+    """Whether bcc, which opens by itself what it finds, meets files or nothing: where the process
+    has code from, and where a just-in-time compiler would have written names."""
+    tgid = process["tgid"]
+    try:
+        with open(f"/proc/{tgid}/status", encoding="ascii", errors="replace") as status:
+            numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
+    except OSError:
+        return False
+    paths = [path for path, _ in process["files"]]
+    paths += [f"/tmp/perf-{number}.map" for number in {str(tgid), *numbers}]  # noqa: S108
+    return all(_file_or_nothing(walk, f"/proc/{tgid}/root", path) for path in paths) and all(
+        _file_or_nothing(walk, "/", path) for path in paths
+    )
+
+
+def _file_or_nothing(walk: Any, root: str, path: str) -> bool:
+    try:
+        named = walk.below(root, path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(named).st_mode)
+    finally:
+        os.close(named)
+
+
+def by_symbols(walk: Any, process: dict[str, Any], wanted: list[int]) -> dict[int, str]:
     """Names of places (by their number) from the files themselves."""
-    module = _symbols()
+    module = _load("stacks", "symbols.py")
     found: dict[int, str] = {}
     for number, (path, inode) in enumerate(process["files"]):
         mine = [n for n in wanted if process["places"][n][1] == number]
-        fd = open_file(process["tgid"], path, inode) if mine else None
+        fd = open_file(walk, process["tgid"], path, inode) if mine else None
         if fd is None:
             continue
         try:
@@ -128,14 +157,16 @@ def by_symbols(process: dict[str, Any], wanted: list[int]) -> dict[int, str]:
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Names for each place of each process, null where there is none."""
     by, names = "symbols", []
+    walk = _load("host", "walk.py")
     for process in question["processes"]:
         places = process["places"]
-        known = by_bcc(process["tgid"], [p[0] for p in places]) if question["use_bcc"] else None
+        use_bcc = question["use_bcc"] and may_be_followed(walk, process)
+        known = by_bcc(process["tgid"], [p[0] for p in places]) if use_bcc else None
         if known is not None:
             by = "bcc"
         found = known or [None] * len(places)
         missing = [n for n, name in enumerate(found) if name is None]
-        for n, name in by_symbols(process, missing).items():
+        for n, name in by_symbols(walk, process, missing).items():
             found[n] = name
         names.append(found)
     return {"by": by, "names": names}
