@@ -60,8 +60,9 @@ def test_names_as_they_are_shown(name: str, text: str) -> None:
     assert shown(name) == text
 
 
-@given(st.text(max_size=400))
+@given(st.text(max_size=400) | st.text("_ZNKV0123²٣४ax", max_size=60).map("_ZN".__add__))
 def test_no_name_can_do_harm(name: str) -> None:
+    assert len(symbols.plain(name)) <= 2 * len(name)
     text = shown(name)
     assert len(text) <= NAME_MAX
     assert text.isprintable()
@@ -76,6 +77,7 @@ def test_no_name_can_do_harm(name: str) -> None:
         ("_ZN", "_ZN"),
         ("_ZN99999999999999999999x", "_ZN99999999999999999999x"),
         ("_ZN3ab", "_ZN3ab"),
+        ("_ZN²x", "_ZN²x"),
         ("_Z4mainv", "_Z4mainv"),
     ],
 )

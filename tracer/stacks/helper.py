@@ -143,7 +143,7 @@ def by_symbols(walk: Any, process: dict[str, Any], wanted: list[int]) -> dict[in
             continue
         try:
             symbols = module.Symbols(fd)
-        except (module.Unreadable, OSError, ValueError):
+        except (module.Unreadable, OSError, ValueError, MemoryError):
             continue
         finally:
             os.close(fd)

@@ -19,6 +19,7 @@ _TABLES = (2, 11)  # SYMTAB, DYNSYM
 _FUNCTIONS = (2, 10)  # FUNC, GNU_IFUNC
 _TABLE_MAX = 256 << 20
 _ENTRIES_MAX = 4096
+_DIGITS = "0123456789"  # str.isdigit takes others as well
 
 
 class Unreadable(Exception):
@@ -90,13 +91,13 @@ def plain(name: str) -> str:
     if not name.startswith("_ZN"):
         return name
     at, parts = 3, []
-    while at < len(name) and not name[at].isdigit():
+    while at < len(name) and name[at] not in _DIGITS:
         if name[at] not in "KVrRO":  # const and the like
             return name
         at += 1
-    while at < len(name) and name[at].isdigit():
+    while at < len(name) and name[at] in _DIGITS:
         length = 0
-        while at < len(name) and name[at].isdigit() and length < 1 << 16:
+        while at < len(name) and name[at] in _DIGITS and length < 1 << 16:
             length, at = length * 10 + int(name[at]), at + 1
         if at + length > len(name):
             return name
