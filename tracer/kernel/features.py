@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tracer.errors import KernelError
 from tracer.kernel import cgroup, libbpf, namespaces, perf, rights
+from tracer.kernel.btf import names as names_of
 from tracer.kernel.probes import PROBES, Probe, Selection
 from tracer.kernel.variants import MAPPED, in_plain, select
 
@@ -30,7 +31,6 @@ MEMLOCK_ADVICE = "LimitMEMLOCK=infinity in the unit, ulimit -l unlimited in a sh
 LOCKED_BYTES = 64 << 20
 NOT_IN_PLAIN = "not in the object for older kernels"
 LACKS = "this kernel lacks "
-_MAGICS = (b"\x9f\xeb", b"\x7fELF")
 FENTRY = ("fentry", "fexit")
 #: Names in the kernel's types without which only the plain object loads (bpf/compat.bpf.h).
 FULL_NEEDS = (
@@ -128,7 +128,7 @@ def detect(table: Iterable[Probe] = PROBES, btf: str | None = None) -> Features:
     A name that BTF's strings hold is a type or function of the kernel: no need to parse it,
     which libbpf does once more at load and takes a twentieth of a second for.
     """
-    types = _read_btf(btf)
+    types = names_of(Path(btf) if btf else BTF, btf_advice(btf))
     names = {name for probe in table for name in wanted(probe)}
     found = (name for name in names if b"\0%s\0" % name.encode() in types)
     may = not missing_capabilities()  # without them everything is refused, which says nothing
@@ -199,22 +199,6 @@ def locked_memory() -> int | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     lifted = capabilities() >> _CAP_SYS_RESOURCE & 1
     return None if soft == resource.RLIM_INFINITY or lifted else soft
-
-
-def _read_btf(btf: str | None) -> bytes:
-    """The names in the kernel's types, each between zero bytes; of an ELF file, all of it."""
-    path = Path(btf) if btf else BTF
-    try:
-        types = path.read_bytes()
-    except OSError as error:
-        message = f"no type information (BTF) in {path}: {error.strerror}"
-        raise KernelError(message, btf_advice(btf)) from None
-    if not types.startswith(_MAGICS):
-        raise KernelError(f"{path} holds no type information (BTF)", btf_advice(btf))
-    if not types.startswith(_MAGICS[0]):
-        return types
-    _, _, _, header, _, _, strings, length = struct.unpack_from("<HBBIIIII", types)
-    return types[header + strings : header + strings + length]
 
 
 def btf_advice(given: str | None) -> str:
