@@ -15,12 +15,13 @@ from typing import Protocol
 from tracer.errors import KernelError, RecordError
 from tracer.kernel import layouts, wire
 from tracer.kernel.wire import RawUnseen
-from tracer.records import Listen
+from tracer.records import Listen, Unlisten
 
 _KIND_AT = {name: at for name, at, _ in layouts.HEADER.members()}["kind"]
 _LISTEN = next(n for n, kind in layouts.KINDS.items() if kind == "listen")
 _EXEC = next(n for n, kind in layouts.KINDS.items() if kind == "exec")
 _PACKET = next(n for n, kind in layouts.KINDS.items() if kind == "packet")
+_PUT_MAX = 4096
 _OURS = frozenset({_LISTEN, _EXEC, _PACKET})
 
 
@@ -28,6 +29,7 @@ class Ports(Protocol):
     """What is asked of tracer/kernel/loader.py."""
 
     def watch_port(self, netns: int, port: int) -> None: ...
+    def drop_port(self, netns: int, port: int) -> None: ...
 
 
 class Places(Protocol):
@@ -55,25 +57,49 @@ class Ahead:
         self._serves = serves
         self._places = places
         self._stir = stir
+        #: Ports that were watched for what happened lately.
+        self._put: set[tuple[int, int]] = set()
 
     def hear(self, fresh: list[bytes]) -> None:
         """Watch the ports that servers opened, and what is in their cgroups."""
         kinds = [data[_KIND_AT] if len(data) > _KIND_AT else 0 for data in fresh]
         if not _OURS.isdisjoint(kinds):
             self._stir()
+        listens: list[wire.Raw] = []
         for kind, data in zip(kinds, fresh, strict=True):
             with suppress(RecordError, KernelError):  # its turn comes, and tells
                 if kind == _EXEC:
                     self._places.process(layouts.HEADER.packer.unpack_from(data)[1])
                 elif kind == _LISTEN:
-                    self._listens(wire.decode(data))
+                    listens.append(wire.decode(data))
+        for raw in _last(listens):
+            with suppress(KernelError):
+                self._listens(raw)
 
     def _listens(self, raw: wire.Raw) -> None:
         if isinstance(raw, RawUnseen):
             self._places.socket((raw.netns, raw.port), raw.cgroup)
+        elif isinstance(raw, Unlisten):
+            if (raw.netns, raw.port) in self._put:
+                self._put.discard((raw.netns, raw.port))
+                self._ports.drop_port(raw.netns, raw.port)
         elif isinstance(raw, Listen) and self._serves(raw):
             if raw.cgroup is None:
                 self._places.process(raw.tgid)
             else:
                 self._places.socket((raw.netns, raw.port), raw.cgroup, raw.tgid)
+            if len(self._put) >= _PUT_MAX:
+                self._put.clear()
+            self._put.add((raw.netns, raw.port))
             self._ports.watch_port(raw.netns, raw.port)
+
+
+def _last(listens: list[wire.Raw]) -> list[wire.Raw]:
+    """Without those of ports that have closed since: who opens and closes them all the time is not
+    to fill the kernel side's table."""
+    closed = {(r.netns, r.port): r.ts_ns for r in listens if isinstance(r, Unlisten)}
+    return [
+        r
+        for r in listens
+        if not isinstance(r, Listen) or r.ts_ns > closed.get((r.netns, r.port), -1)
+    ]

@@ -57,7 +57,9 @@ class Overview:
 
     def __init__(self, last_used: dict[tuple[str, str], int]) -> None:
         self._lock = threading.Lock()
-        self._fronts: dict[tuple[int, int, int], _Front] = {}
+        #: By where they listen, then by process; and where each process does.
+        self._fronts: dict[tuple[int, int], dict[int, _Front]] = {}
+        self._ports: dict[int, set[tuple[int, int]]] = {}
         self._listeners: Counter[tuple[int, int]] = Counter()
         self._cached: dict[tuple[int, int], int] = {}
         self._alive: set[int] = set()
@@ -86,7 +88,8 @@ class Overview:
                     model=f.model,
                     requests=f.requests,
                 )
-                for f in self._fronts.values()
+                for fronts in self._fronts.values()
+                for f in fronts.values()
             )
 
     def models(self, now_ns: int | None = None) -> list[ModelSeen]:
@@ -123,8 +126,9 @@ class Overview:
         self._holdings.feed(record)
         match record:
             case Server():
-                key = (record.tgid, record.netns, record.port)
-                self._fronts[key] = _Front(record, record.unreadable)
+                key = (record.netns, record.port)
+                self._fronts.setdefault(key, {})[record.tgid] = _Front(record, record.unreadable)
+                self._ports.setdefault(record.tgid, set()).add(key)
             case Process():
                 self._alive.add(record.tgid)
             case Fork():
@@ -160,9 +164,12 @@ class Overview:
     def _exit(self, tgid: int) -> None:
         self._alive.discard(tgid)
         self._let_go(tgid)
-        for key in [k for k in self._fronts if k[0] == tgid]:
-            del self._fronts[key]
-            self._listeners.pop(key[1:], None)
+        for key in self._ports.pop(tgid, ()):
+            fronts = self._fronts[key]
+            del fronts[tgid]
+            if not fronts:
+                del self._fronts[key]
+            self._listeners.pop(key, None)
 
     def _let_go(self, tgid: int) -> None:
         """What the process held it holds no more, whoever gets its number next."""
@@ -176,14 +183,17 @@ class Overview:
         if self._listeners[netns, port] > 0:
             return
         del self._listeners[netns, port]
-        for key in [k for k in self._fronts if k[1:] == (netns, port)]:
-            del self._fronts[key]
+        for tgid in self._fronts.pop((netns, port), ()):
+            ports = self._ports[tgid]
+            ports.discard((netns, port))
+            if not ports:
+                del self._ports[tgid]
 
     def _front(self, netns: int, port: int) -> _Front | None:
-        for (_, ns, number), front in self._fronts.items():
-            if number == port and netns in (ns, 0):
-                return front
-        return None
+        if netns:
+            return next(iter(self._fronts.get((netns, port), {}).values()), None)
+        places = (fronts for (_, number), fronts in self._fronts.items() if number == port)
+        return next((front for fronts in places for front in fronts.values()), None)
 
     def _request(self, item: Derived) -> None:
         evidence = item.evidence

@@ -24,6 +24,7 @@ from tests.workloads.stub_clients import Seen, call, streams
 from tests.workloads.stub_server import ROOT, StubServer
 from tests.workloads.waiting import wait_for
 from tracer.http import SYN
+from tracer.kernel import layouts
 from tracer.kernel.loader import Kernel
 from tracer.kernel.wire import RawPacket
 from tracer.records import (
@@ -274,6 +275,23 @@ def test_the_port_goes_with_the_last_of_its_listeners(kernel: Kernel) -> None:
     second.close()
     listener.until(lambda: closed(listener, port), "the end")
     assert [type(r) for r in ports_of(listener, port)] == [Listen, Listen, Unlisten]
+
+
+def test_a_port_is_dropped_unless_somebody_listens(kernel: Kernel) -> None:
+    """One that was put in for a listen() that is over, not one that was opened since."""
+    netns = os.stat("/proc/self/ns/net").st_ino
+    ports = kernel.table("ports")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        key = layouts.PORT_KEY.packer.pack(netns, port, 0)
+        kernel.drop_port(netns, port)
+        assert ports.get(key) is not None
+    assert ports.get(key) is None
+    kernel.watch_port(netns, port)
+    assert ports.get(key) is not None
+    kernel.drop_port(netns, port)
+    kernel.drop_port(netns, port)
+    assert ports.get(key) is None
 
 
 def test_a_stranger_is_told_to_listen_and_no_more(kernel: Kernel) -> None:

@@ -22,11 +22,17 @@ CLOSED, UNSEEN = 1, 2
 
 
 def listens(
-    tgid: int, port: int = PORT, *, flags: int = 0, kind: int = LISTEN, cgroup: int = 0
+    tgid: int,
+    port: int = PORT,
+    *,
+    flags: int = 0,
+    kind: int = LISTEN,
+    cgroup: int = 0,
+    ts_ns: int = 1,
 ) -> bytes:
     server, client, netns, _, client_port, family = conn(V4, 4)
     where = (server, client, netns, port, client_port, family)
-    return layouts.LISTEN.packer.pack(1, tgid, tgid, kind, 0, flags, *where, 0, cgroup)
+    return layouts.LISTEN.packer.pack(ts_ns, tgid, tgid, kind, 0, flags, *where, 0, cgroup)
 
 
 @dataclass
@@ -88,4 +94,26 @@ def test_a_kernel_that_has_no_room_ends_nothing() -> None:
         def watch_port(self, netns: int, port: int) -> None:
             raise KernelError("no room")
 
+        def drop_port(self, netns: int, port: int) -> None:
+            raise KernelError("no right")
+
     Ahead(Full(), lambda _: True, Places()).hear([listens(1)])
+
+
+def test_ports_that_close_at_once_take_no_room() -> None:
+    """The kernel side's table has little; who opens and closes all the time could fill it."""
+    kernel, places = Noted(), Places()
+    ahead = Ahead(kernel, lambda _: True, places)
+    often = [
+        listens(5, port, flags=flags, ts_ns=2 * port + flags)
+        for port in range(1000, 3000)
+        for flags in (0, CLOSED)
+    ]
+    ahead.hear([*often, listens(5, ts_ns=9)])
+    assert kernel.ports == {(NETNS, PORT)}
+    ahead.hear([listens(5, 1000, ts_ns=9000)])
+    assert kernel.ports == {(NETNS, PORT), (NETNS, 1000)}
+    ahead.hear([listens(5, 1000, flags=CLOSED, ts_ns=9001)])
+    assert kernel.ports == {(NETNS, PORT)}
+    ahead.hear([listens(5, flags=CLOSED, ts_ns=9002), listens(5, ts_ns=9003)])
+    assert kernel.ports == {(NETNS, PORT)}, "opened again since"

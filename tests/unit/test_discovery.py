@@ -56,6 +56,9 @@ class Noted:
     def watch_port(self, netns: int, port: int) -> None:
         self.ports.add((netns, port))
 
+    def drop_port(self, netns: int, port: int) -> None:
+        self.ports.discard((netns, port))
+
     def add_server_comm(self, comm: str) -> None:
         self.comms.add(comm)
 

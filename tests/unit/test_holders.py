@@ -45,10 +45,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch)
 
 
-def member_of_ours() -> tuple[Discovery, int, int]:
+def member_of_ours(kernel: Noted | None = None) -> tuple[Discovery, int, int]:
     """Our own process stands for a server's."""
     me = os.getpid()
-    discovery = Discovery(Noted())
+    discovery = Discovery(kernel or Noted())
     discovery.tree[me] = Member(me, None, "llama-server")
     return discovery, me, proc.netns(me)
 
@@ -68,6 +68,21 @@ def test_a_storm_of_ports_that_close_takes_one_look(looks: Looks) -> None:
     later = Unlisten(ts_ns=time.monotonic_ns(), netns=netns, port=port)
     assert discovery.translate(later) == [later], "what came after the look takes another"
     assert discovery.ports_of(me) == []
+
+
+def test_ports_that_are_gone_leave_nothing_in_the_kernel(looks: Looks) -> None:
+    """A listen() that is heard of late is put in there once more; its table has little room."""
+    kernel = Noted()
+    discovery, me, netns = member_of_ours(kernel)
+    child, now_ns = 4_000_000, time.monotonic_ns()
+    discovery.tree[child] = Member(child, None, "llama-server")
+    for tgid, port in ((me, 1), (child, 2)):
+        discovery.translate(Listen(ts_ns=1, tgid=tgid, netns=netns, port=port))
+        kernel.watch_port(netns, port)
+    discovery.translate(Unlisten(ts_ns=now_ns, netns=netns, port=1))
+    assert kernel.ports == {(netns, 2)}
+    discovery.translate(Exit(ts_ns=now_ns, tgid=child))
+    assert kernel.ports == set()
 
 
 def test_orphans_are_looked_for_once_in_each_process(looks: Looks) -> None:

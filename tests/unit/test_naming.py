@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,23 @@ def test_two_ports_of_one_server_keep_the_configured_name() -> None:
     names, living = Names(), {(1, 80), (1, 81)}
     assert names.give("chat", 10, (1, 80), living) == "chat"
     assert names.give("chat", 10, (1, 81), living) == "chat"
+
+
+def test_servers_that_come_and_go_all_the_time_are_forgotten() -> None:
+    """And take no longer the more there were."""
+    names = Names()
+    began = time.monotonic()
+    for n in range(100_000):
+        place = (1 + n % 7, n % 30_000)
+        base = "chat" if n % 2 else f"vllm:{place[1]}"
+        assert names.give(base, 30, place, {place}) == base
+    assert time.monotonic() - began < 5
+    assert len(names._given) <= 260
+    assert sum(len(p) for spaces in names._places.values() for p in spaces.values()) <= 260
+    living = {(1, port) for port in range(30_000)}
+    assert {names.give("chat", 30, place, living) for place in sorted(living)} == {"chat"}
+    assert names.give("chat", 30, (2, 80), living | {(2, 80)}) == "chat@2"
+    assert time.monotonic() - began < 5
 
 
 def test_a_name_that_the_configuration_changed() -> None:

@@ -44,6 +44,11 @@ from tracer.records import (
 )
 
 
+_NO_RECORDS = (
+    RawExec, RawFile, RawMagic, RawPacket, RawLinked, RawCall, RawCached, RawDevice, RawUnseen,
+)  # fmt: skip
+
+
 class Discovery:
     """`start()` once, then `translate()` for every raw event, in order."""
 
@@ -247,18 +252,7 @@ class Discovery:
         handler = self._handlers.get(type(raw))
         if handler is not None:
             return handler(raw)
-        if isinstance(
-            raw,
-            RawExec
-            | RawFile
-            | RawMagic
-            | RawPacket
-            | RawLinked
-            | RawCall
-            | RawCached
-            | RawDevice
-            | RawUnseen,
-        ):
+        if isinstance(raw, _NO_RECORDS):
             return []
         return [raw]
 
@@ -268,6 +262,8 @@ class Discovery:
             return []
         self._ports.pop((raw.netns, raw.port), None)
         self._orphans.pop((raw.netns, raw.port), None)
+        # It may have been put in again for a listen() that was told late.
+        self._kernel.drop_port(raw.netns, raw.port)
         return [raw]
 
     def _still_open(self, raw: Unlisten) -> bool:
@@ -324,7 +320,9 @@ class Discovery:
             del self._ports[key]
         records = self._inherit(member, exit_.ts_ns)
         if not any(other.front == member.front for other in self._tree.values()):
-            self._orphans = {k: m for k, m in self._orphans.items() if m.front != member.front}
+            for key in [k for k, late in self._orphans.items() if late.front == member.front]:
+                del self._orphans[key]
+                self._kernel.drop_port(*key)
         return [exit_, *records]
 
     def _inherit(self, member: Member, ts_ns: int) -> list[AnyRecord]:

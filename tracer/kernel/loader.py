@@ -305,6 +305,15 @@ class Kernel:
             self._add("listen", "ports", key, bytes(ports.value_size))
         hints.put(struct.pack("<I", port % layouts.PORT_HINTS), struct.pack("<Q", 1))
 
+    def drop_port(self, netns: int, port: int) -> None:
+        """Nobody listens there, so `watch_port` came too late. One that the kernel side has seen
+        a socket of since stays: it goes with that."""
+        ports = self.table("ports")
+        key = layouts.PORT_KEY.packer.pack(netns, port, 0)
+        known = ports.get(key)
+        if known is not None and layouts.PORT.packer.unpack(known)[1] == 0:
+            ports.delete(key)
+
     def holds(self, netns: int, port: int, tgid: int, parent: int | None) -> None:
         """A process, started by `parent`, listens there since before it was watched."""
         self.probes.placement.listener((netns, port), tgid, parent)
