@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from tracer import answers, answers_state, summary
@@ -20,6 +21,7 @@ from tracer.answers import Json, dumps
 from tracer.answers_state import Fact, ModelSeen, Status
 from tracer.api_http import Request, Response, Server, told
 from tracer.api_metrics import Metrics
+from tracer.api_peers import Turns
 from tracer.api_query import Missing, WrongQuery, duration_ns, last, number, query, since_ns
 from tracer.api_socket import Place
 from tracer.api_streams import with_heartbeat
@@ -37,6 +39,10 @@ STREAMS_MAX = {"events": 8, "records": 2}
 STREAMS_PER_USER = {"events": 4, "records": 1}
 """Of those, so that nobody keeps the others from watching."""
 HEARTBEAT_S = 15.0
+EXPORTS_PER_USER = 2
+EXPORT_SEND_S = 10.0
+EXPORT_WAIT_S = 6.0
+"""A trace is the largest thing made here: one at a time, in line for less than a client waits."""
 
 
 class Backend(Protocol):
@@ -52,8 +58,8 @@ class Backend(Protocol):
     def open_now(self) -> Sequence[Derived]:
         """Requests that are not over, explained so far."""
 
-    def export(self, ids: list[int]) -> bytes:
-        """Chrome trace JSON of these requests; unknown ids are left out."""
+    def export(self, ids: list[int]) -> Iterator[bytes]:
+        """Chrome trace JSON of these requests in pieces; unknown ids are left out."""
 
     def events(self) -> AsyncIterator[bytes]:
         """Answers (JSON) of requests as they come and change; see `events_fanout`."""
@@ -64,6 +70,10 @@ class Backend(Protocol):
 
 def _json(body: bytes, status: int = 200) -> Response:
     return Response(body + b"\n", status, media_type="application/json")
+
+
+def _exported(pieces: Iterator[bytes]) -> Response:
+    return Response(chain(pieces, (b"\n",)), limit_s=EXPORT_SEND_S)
 
 
 def _list(batches: Iterable[list[bytes]]) -> Iterator[bytes]:
@@ -142,12 +152,12 @@ class _Routes:
         query(request)
         if self._backend.store.evidence(wanted) is None:
             raise self._no_request(wanted)
-        return _json(self._backend.export([wanted]))
+        return _exported(self._backend.export([wanted]))
 
     def trace(self, request: Request) -> Response:
         asked = query(request, "since", "last")
         ids = self._backend.store.find(last(asked, TRACE_MAX, TRACE_MAX), since_ns(asked))
-        return _json(self._backend.export(ids))
+        return _exported(self._backend.export(ids))
 
     def open(self, request: Request) -> Response:
         query(request)
@@ -264,6 +274,7 @@ ROUTES = {
 """Every path there is; documentation is checked against it."""
 
 
+_EXPORTS = {"/v1/trace", "/v1/requests/{id}/trace"}
 _STREAMS = {"/v1/events", "/v1/records"}
 """Answered in the event loop; all others in a worker thread."""
 _PATTERNS = {path: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)) for path in ROUTES}
@@ -276,6 +287,7 @@ class ApiServer:
         self._place = place
         self._server = Server(self._answer, _refuse)
         self._routes: _Routes | None = None
+        self._exports = Turns(EXPORT_WAIT_S, EXPORTS_PER_USER)
 
     async def start(self, backend: Backend) -> None:
         """Answer from now on."""
@@ -298,6 +310,22 @@ class ApiServer:
         method: Callable[[_Routes, Request], Response] = ROUTES[path]
         assert self._routes is not None
         work = partial(method, self._routes, asked)
+        if path in _EXPORTS:
+            return await self._in_turn(work, request.uid)
+        return await self._done(path, work)
+
+    async def _in_turn(self, work: Callable[[], Response], uid: int | None) -> Response:
+        """One at a time, until it is sent."""
+        if not await self._exports.come(uid):
+            return replace(_refuse(503, "other traces are being made"), retry_after_s=5)
+        gone = partial(self._exports.gone, uid)
+        try:
+            return replace(await self._done("", work), done=gone)
+        except BaseException:
+            gone()
+            raise
+
+    async def _done(self, path: str, work: Callable[[], Response]) -> Response:
         doing = asyncio.ensure_future(
             _at_once(work) if path in _STREAMS else self._server.in_thread(work)
         )

@@ -57,11 +57,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An answer; an iterator is sent piece by piece, a plain one asked for them in a thread."""
+    """An answer; an iterator is sent piece by piece, a plain one asked for them in a thread.
+
+    `limit_s`: how long the pieces may take, to whoever reads them. `done` is called when all
+    is sent, or never will be.
+    """
 
     body: bytes | Iterator[bytes] | AsyncGenerator[bytes, None]
     status: int = 200
     media_type: str = "application/json"
+    retry_after_s: int | None = None
+    limit_s: float | None = None
+    done: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,9 +164,11 @@ class Server:
             # The client is gone, or we are about to go.
             writer.transport.abort()
         finally:
+            # It counts until the client has taken what is left, or is gone.
+            self._open[task] = False
+            await _closed(writer)
             del self._open[task]
             self._peers.gone(peer.uid)
-            writer.close()
 
     async def _one(
         self,
@@ -182,7 +191,11 @@ class Server:
             await self._send(reader, writer, None, self._refuse(*refused))
             return False
         response = await self._handler(replace(request, uid=caller.uid))
-        goes_on = await self._send(reader, writer, request, response)
+        try:
+            goes_on = await self._send(reader, writer, request, response)
+        finally:
+            if response.done is not None:
+                response.done()
         self._open[task] = False
         return goes_on
 
@@ -204,6 +217,8 @@ class Server:
             head += f"content-length: {len(body)}\r\n"
         elif chunks:
             head += "transfer-encoding: chunked\r\n"
+        if response.retry_after_s is not None:
+            head += f"retry-after: {response.retry_after_s}\r\n"
         head += "\r\n" if keep else "connection: close\r\n\r\n"
         writer.write(head.encode())
         if request is not None and request.method == "HEAD":
@@ -214,7 +229,8 @@ class Server:
             await writer.drain()
             return keep
         pieces = self._from_thread(body) if isinstance(body, Iterator) else body
-        await _until_gone(reader, _pump(pieces, writer, chunks), writer)
+        async with asyncio.timeout(response.limit_s):
+            await _until_gone(reader, _pump(pieces, writer, chunks), writer)
         return False
 
     async def _from_thread(self, pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -248,6 +264,14 @@ async def _pump(
     if chunks:
         writer.write(b"0\r\n\r\n")
     await writer.drain()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except (OSError, asyncio.CancelledError):
+        writer.transport.abort()
 
 
 async def _until_gone(

@@ -5,6 +5,7 @@ Who is in the group may ask, and may not keep others from asking.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import time
@@ -32,6 +33,43 @@ def peer_of(connection: socket.socket) -> Peer:
     """SO_PEERCRED of a Unix socket."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Peer(*_CREDENTIALS.unpack(raw))
+
+
+class Turns:
+    """One at a time, in the order they came; not for who has too many in line already, nor for
+    who would wait too long."""
+
+    def __init__(self, wait_s: float, per_user: int) -> None:
+        self._wait_s = wait_s
+        self._per_user = per_user
+        self._turn = asyncio.Lock()
+        self._line: Counter[int | None] = Counter()
+
+    async def come(self, uid: int | None) -> bool:
+        """Whether it is this user's turn now; if so, `gone` ends it."""
+        if self._line[uid] >= self._per_user:
+            return False
+        self._line[uid] += 1
+        mine = False
+        try:
+            async with asyncio.timeout(self._wait_s):
+                mine = await self._turn.acquire()
+        except TimeoutError:
+            pass
+        finally:
+            if not mine:
+                self._leave(uid)
+        return mine
+
+    def gone(self, uid: int | None) -> None:
+        """The next one's turn."""
+        self._turn.release()
+        self._leave(uid)
+
+    def _leave(self, uid: int | None) -> None:
+        self._line[uid] -= 1
+        if not self._line[uid]:
+            del self._line[uid]
 
 
 class Peers:

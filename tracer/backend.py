@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import asdict, replace
@@ -359,10 +359,10 @@ class Daemon:
         places = Fact("requests", f"seen in sockets {self._kernel.probes.placement.places}")
         return [*facts, places, names_fact(), *driven, *device_facts()]
 
-    def export(self, ids: list[int]) -> bytes:
-        from tracer.export.chrome import dump
+    def export(self, ids: list[int]) -> Iterator[bytes]:
+        from tracer.export.gathered import traced
 
-        return dump([derive(evidence) for evidence in self.store.evidences(ids)])
+        return traced(self.store.evidences(ids))
 
     def events(self) -> AsyncIterator[bytes]:
         return self._events.subscribe()

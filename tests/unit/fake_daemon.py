@@ -17,9 +17,8 @@ from tracer.api import ApiServer
 from tracer.api_metrics import Metrics
 from tracer.api_socket import claim
 from tracer.api_streams import Fanout, events_fanout, records_fanout
-from tracer.derive import derive
 from tracer.derived import Derived
-from tracer.export.chrome import dump
+from tracer.export.gathered import traced
 from tracer.store import Store
 
 GROUP = grp.getgrgid(os.getegid()).gr_name
@@ -112,9 +111,8 @@ class FakeBackend:
     def open_now(self) -> Sequence[Derived]:
         return self.open
 
-    def export(self, ids: list[int]) -> bytes:
-        kept = [self.store.evidence(number) for number in ids]
-        return dump([derive(item) for item in kept if item is not None])
+    def export(self, ids: list[int]) -> Iterator[bytes]:
+        return traced(self.store.evidences(ids))
 
     def events(self) -> AsyncIterator[bytes]:
         return self.fanout.subscribe()

@@ -45,7 +45,7 @@ def test_a_trace_of_no_requests_is_not_written(
     out = tmp_path / "trace.json"
     with serving(tmp_path) as running:
         none = b'{"otherData":{"schema":1},"traceEvents":[]}'
-        monkeypatch.setattr(running.backend, "export", lambda _: none)
+        monkeypatch.setattr(running.backend, "export", lambda _: iter([none]))
         ran = run("--socket", str(running.socket), "export", "--since", "1s", "-o", str(out))
     assert (ran.code, ran.out) == (1, "")
     assert "no requests in the last 1s" in ran.err

@@ -28,6 +28,12 @@ def microseconds(ns: int) -> orjson.Fragment:
     return orjson.Fragment(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())
 
 
+def _text(event: Event) -> bytes:
+    """An event as JSON: so it weighs a third of the objects. Copied, as the buffer it was made
+    in stays as large as it was."""
+    return bytes(memoryview(dumps(event)))
+
+
 @dataclass(slots=True, frozen=True)
 class Track:
     """A thread of the trace."""
@@ -117,11 +123,10 @@ class Trace:
 
     def _meta(self, name: str, pid: int, tid: int, args: Args) -> None:
         event = {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
-        self._metadata.append(dumps(event))
+        self._metadata.append(_text(event))
 
     def _add(self, ns: int, rank: int, tie: int, event: Event) -> None:
-        # As text it is a third of what it is as objects.
-        self._timed.append((ns, rank, tie, dumps({**event, "ts": microseconds(ns)})))
+        self._timed.append((ns, rank, tie, _text({**event, "ts": microseconds(ns)})))
 
     def slice(self, piece: Slice, track: Track) -> None:
         """Put a slice and all inside it on a track where they nest."""
