@@ -163,13 +163,25 @@ def test_a_bound_that_reaches_before_all_time(path: Path) -> None:
     assert store.counts(-(1 << 90)).requests == 3
 
 
+@pytest.mark.parametrize("at", [18, 19])
+def test_a_format_that_there_is_none_of(path: Path, at: int) -> None:
+    """SQLite would read it and write nothing."""
+    raw = bytearray(path.read_bytes())
+    raw[at] = 255
+    path.write_bytes(raw)
+    store = Store(path)
+    begin(store)
+    store.put([spike(1)])
+    assert (store.trouble, store.pending, len(store.set_aside)) == (None, 0, 1)
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("whole") / "history.db"
     store = Store(made, max_age_days=36_500)
     fill(store, warm(1), 60, spike(1), 7)
     store.close()
-    return made.read_bytes()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +202,10 @@ changes = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(changed=changes)
-def test_changed_bytes(whole: bytes, place: Path, changed: list[tuple[float, int]]) -> None:
+def test_changed_bytes(whole: Path, place: Path, changed: list[tuple[float, int]]) -> None:
     shutil.rmtree(place)
     place.mkdir()
-    spoilt = bytearray(whole)
+    spoilt = bytearray(whole.read_bytes())
     for at, byte in changed:
         spoilt[int(at * len(spoilt))] = byte
     (place / "history.db").write_bytes(spoilt)

@@ -170,8 +170,20 @@ def _only_for_us(path: Path) -> None:
             path.with_name(path.name + suffix).chmod(MODE)
 
 
+def _refuse_other_format(path: Path) -> None:
+    """SQLite would only read a file of a format to come: ours never is of one."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:  # SQLite says it better
+        return
+    if head.startswith(b"SQLite format 3\0") and not set(head[18:]) <= {1, 2}:
+        raise DamageError("its format is none that there is")
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     _only_for_us(path)
+    _refuse_other_format(path)
     connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
     connection.text_factory = _text
     try:
