@@ -13,7 +13,7 @@ import pytest
 from tests.workloads.hanging_fs import HangingFs
 from tests.workloads.hanging_process import FILES, HangingProcess, Way
 from tests.workloads.waiting import wait_for
-from tracer.host import discovery, files, naming, place, proc, processors, reach, sockets
+from tracer.host import discovery, files, mounts, naming, place, proc, processors, reach, sockets
 from tracer.libs import caches, mappings
 from tracer.stacks.mapped import Mappings
 
@@ -58,7 +58,7 @@ LOOKS: dict[str, Callable[[int], object]] = {
     "its ports": sockets.listening,
     "children of its parent": lambda _: proc.descendants(os.getpid()),
     "all servers": lambda _: discovery.Discovery(Nothing()).start(1),
-    "its mounts": files.mounts,
+    "its mounts": mounts.read,
     "its open files": lambda tgid: files.already_open(tgid, 1),
     "a file it opens": _identified,
     "its host's name": naming.hostname,

@@ -18,7 +18,7 @@ import pytest
 from tests.bpf.libraries import Scene, scene
 from tests.workloads.hanging_fs import HangingFs
 from tests.workloads.library_calls import Caller, make_caller, make_library
-from tracer.host import files, reach
+from tracer.host import files, mounts, reach
 from tracer.kernel.loader import Kernel
 from tracer.libs import mappings
 from tracer.libs.calls import Catalogue, shipped
@@ -215,7 +215,9 @@ def test_one_that_a_process_serves_is_not_even_opened(
         else:
             named = reach.place(mapped.tgid, mapped.path)
             assert os.fstat(named).st_ino == mapped.inode[1], "else this shows nothing"
-            assert (files.mount_of(mapped.tgid, named) or files.Mount(0, "", "", "")).fs == "fuse"
+            assert (
+                files.mount_of(mounts.read(mapped.tgid), named) or mounts.Mount("", "")
+            ).fs == "fuse"
             os.close(named)
         with pytest.raises(OSError) as caught:
             mappings.open_mapped(mapped)

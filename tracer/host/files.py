@@ -17,15 +17,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-import msgspec
-
 from tracer.host import proc, reach
+from tracer.host.mounts import LOOKS, NETWORK_FS, Mount, Mounts
 from tracer.records import File
 
-#: File systems whose pages come over a network.
-NETWORK_FS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.rclone", "afs"}
-)
 #: Files smaller than this are not watched (also in the kernel: ttft_min_file_size).
 MIN_SIZE = 1 << 20
 _SYS_CACHESTAT = 451  # the same on every architecture since it came (Linux 6.5)
@@ -64,15 +59,6 @@ def format_of_name(path: str | None) -> str | None:
     return None
 
 
-class Mount(msgspec.Struct, frozen=True):
-    """`number`: as /proc/PID/fdinfo names it."""
-
-    number: int
-    point: str
-    fs: str
-    source: str
-
-
 def _lines(path: str) -> Iterator[str]:
     """Lines of a file of /proc: names may hold all that str.splitlines() takes for a line end."""
     left = _PROC_MAX
@@ -84,49 +70,13 @@ def _lines(path: str) -> Iterator[str]:
                 return
 
 
-def _unescape(text: str) -> str:
-    """mountinfo writes space, tab, newline and backslash in octal."""
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, char)
-    return text
-
-
-def _all_mounts(tgid: int) -> Iterator[tuple[tuple[int, int], Mount]]:
-    """Those that a process sees, with (major, minor) of each; none if it is gone."""
-    try:
-        for line in _lines(f"/proc/{tgid}/mountinfo"):
-            left, _, right = line.partition(" - ")
-            fields, tail = left.split(" "), right.split(" ")
-            if len(fields) < 5 or len(tail) < 2:
-                continue
-            major, _, minor = fields[2].partition(":")
-            mount = Mount(int(fields[0]), _unescape(fields[4]), tail[0], _unescape(tail[1]))
-            yield (int(major), int(minor)), mount
-    except OSError:
-        return  # what was read so far holds
-
-
-def mounts(tgid: int) -> dict[tuple[int, int], Mount]:
-    """The mounts a process sees, by (major, minor); empty if it is gone."""
-    found: dict[tuple[int, int], Mount] = {}
-    for device, mount in _all_mounts(tgid):
-        found.setdefault(device, mount)
-    return found
-
-
 def _fdinfo(path: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in _lines(path) if ":" in line)
 
 
-def mount_of(tgid: int, fd: int) -> Mount | None:
-    """The mount that a descriptor of ours is on, if the process sees it; the file is not asked."""
-    number = int(_fdinfo(f"/proc/self/fdinfo/{fd}").get("mnt_id", -1))
-    return next((mount for _, mount in _all_mounts(tgid) if mount.number == number), None)
-
-
-def served(fs: str) -> bool:
-    """Whether the pages of such a file system come from a process or over a network."""
-    return fs in NETWORK_FS or fs in ("fuse", "fuseblk") or fs.startswith("fuse.")
+def mount_of(seen: Mounts, fd: int) -> Mount | None:
+    """The mount that a descriptor of ours is on, if a process sees it; the file is not asked."""
+    return seen.numbered(int(_fdinfo(f"/proc/self/fdinfo/{fd}").get("mnt_id", -1)))
 
 
 def kernel_dev(st_dev: int) -> int:
@@ -136,9 +86,9 @@ def kernel_dev(st_dev: int) -> int:
 
 def _opened_path(tgid: int, fd: int, dev: int, ino: int) -> str | None:
     """Where descriptor `fd` points, if it is still the same file."""
-    link = f"/proc/{tgid}/fd/{fd}"
 
     def work() -> str | None:
+        link = f"/proc/{reach.speaker(tgid) or tgid}/fd/{fd}"
         return proc.readlink(link) if os.stat(link).st_ino == ino else None
 
     try:
@@ -161,7 +111,8 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
     path = (_opened_path(tgid, fd, dev, ino) if fd >= 0 else None) or _named_path(tgid, name)
     key = (dev >> 20, dev & 0xFFFFF)
     # A container's image lies on a file system that only the host has mounted.
-    mount = mounts(tgid).get(key) or mounts(os.getpid()).get(key)
+    mount = LOOKS.of(tgid, ts_ns).devices.get(key)
+    mount = mount or LOOKS.of(os.getpid(), ts_ns, tgid).devices.get(key)
     return File(
         ts_ns=ts_ns,
         dev=dev,
@@ -192,26 +143,26 @@ def _mapped(tgid: int) -> list[tuple[int, int, str]]:
     return sorted(longest, key=longest.__getitem__, reverse=True)
 
 
-def _held(tgid: int, known: dict[tuple[int, int], Mount]) -> list[tuple[int, int, str]]:
+def _held(tgid: int, seen: Mounts) -> list[tuple[int, int, str]]:
     """(dev, ino, path) of the files a process has a descriptor of; no file is touched for it.
 
     Of a process that has too many, or hangs, some.
     """
-    devices = {m.number: major << 20 | minor for (major, minor), m in known.items()}
     found: list[tuple[int, int, str]] = []
 
     def work() -> None:
-        with os.scandir(f"/proc/{tgid}/fd") as entries:
+        process = f"/proc/{reach.speaker(tgid) or tgid}"
+        with os.scandir(f"{process}/fd") as entries:
             numbers = [entry.name for entry in islice(entries, _DESCRIPTORS_MAX)]
         for number in numbers:
             try:
-                path = proc.readlink(f"/proc/{tgid}/fd/{number}")
-                info = _fdinfo(f"/proc/{tgid}/fdinfo/{number}") if path.startswith("/") else {}
+                path = proc.readlink(f"{process}/fd/{number}")
+                info = _fdinfo(f"{process}/fdinfo/{number}") if path.startswith("/") else {}
             except OSError:
                 continue
-            dev = devices.get(int(info.get("mnt_id", -1)))
-            if dev is not None and "ino" in info:
-                found.append((dev, int(info["ino"]), path))
+            device = seen.numbers.get(int(info.get("mnt_id", -1)))
+            if device is not None and "ino" in info:
+                found.append((device[0] << 20 | device[1], int(info["ino"]), path))
 
     with suppress(OSError):
         reach.guarded(tgid, work)
@@ -233,11 +184,11 @@ def already_open(tgid: int, ts_ns: int) -> list[File]:
     Where each takes its time, those that are found in some seconds.
     """
     until_s = time.monotonic() + _LOOK_S
-    known = mounts(tgid)
-    held = list(_held(tgid, known))
-    known = mounts(os.getpid()) | known  # a container's image lies on one of the host's
+    seen = LOOKS.of(tgid, ts_ns)
+    # A container's image lies on one of the host's.
+    known = LOOKS.of(os.getpid(), ts_ns, tgid).devices | seen.devices
     found: dict[tuple[int, int], File] = {}
-    for dev, ino, path in (*held, *_mapped(tgid)):
+    for dev, ino, path in (*_held(tgid, seen), *_mapped(tgid)):
         if time.monotonic() > until_s:
             break
         mount = known.get((dev >> 20, dev & 0xFFFFF))

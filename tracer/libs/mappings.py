@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from functools import partial
 
-from tracer.host import files, reach
+from tracer.host import files, mounts, reach
 
 _LINE = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) ..x. [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) ([1-9][0-9]*) +(/.*)$",
@@ -70,12 +70,13 @@ def _open(mapped: Mapped) -> int:
     try:
         named = os.open(mapped.link, os.O_PATH | os.O_CLOEXEC)
     except PermissionError:
-        _refuse_served(mapped)
+        _refuse_served(mapped, mounts.read(mapped.tgid))
         named = reach.place(mapped.tgid, mapped.path)
     try:
-        layered = _refuse_served(mapped)
-        mount = files.mount_of(mapped.tgid, named)
-        if mount is not None and files.served(mount.fs):
+        seen = mounts.read(mapped.tgid)
+        layered = _refuse_served(mapped, seen)
+        mount = files.mount_of(seen, named)
+        if not seen.whole if mount is None else mounts.served(mount.fs):
             raise _served(mapped)
     except OSError:
         os.close(named)
@@ -125,13 +126,15 @@ def _served(mapped: Mapped) -> OSError:
     return OSError(errno.EREMOTE, os.strerror(errno.EREMOTE), mapped.path)
 
 
-def _refuse_served(mapped: Mapped) -> bool:
+def _refuse_served(mapped: Mapped, seen: mounts.Mounts) -> bool:
     """OSError, or whether what lies below its file system may still be served."""
-    device = tuple(int(part, 16) for part in mapped.inode[0].split(":"))
-    own = files.mounts(os.getpid())
-    mount = next((t[device] for t in (files.mounts(mapped.tgid), own) if device in t), None)
+    major, minor = (int(part, 16) for part in mapped.inode[0].split(":"))
+    device = (major, minor)
+    theirs = seen.devices.get(device)
+    own = mounts.read(os.getpid()).devices if theirs is None or theirs.fs == "overlay" else {}
+    mount = theirs or own.get(device)
     # Only file systems without a device are served, and those that are no longer mounted unnamed.
-    if files.served(mount.fs) if mount is not None else device[0] == 0:
+    if mounts.served(mount.fs) if mount is not None else major == 0:
         raise _served(mapped)
     # Anybody may lay one over what he serves, in a name space of his own; the host's own are its
     # administrator's.
