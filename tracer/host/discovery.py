@@ -43,7 +43,6 @@ from tracer.records import (
     Unlisten,
 )
 
-
 _NO_RECORDS = (
     RawExec, RawFile, RawMagic, RawPacket, RawLinked, RawCall, RawCached, RawDevice, RawUnseen,
 )  # fmt: skip
