@@ -82,6 +82,16 @@ class TopLevel:
     def has(self, key: str) -> bool:
         return key in self._found
 
+    @property
+    def held(self) -> int:
+        """Bytes of what was found."""
+        return sum(map(len, self._found.values())) + len(self._raw or b"")
+
+    def shed(self) -> None:
+        """Drop it, and find no more."""
+        self._found.clear()
+        self._stop(broken=True)
+
     def _stop(self, broken: bool) -> None:
         self.done, self.broken = True, broken
         self._raw = None

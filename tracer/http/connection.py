@@ -57,6 +57,7 @@ class Connection:
         self._sniffed: list[tuple[int, bytes]] = []
         self._client_fin_ns: int | None = None
         self._sent_ns = 0
+        self._unfinished = self._open = 0
         if packet.flags & SYN and not packet.egress:
             self._mode = Mode.OPENING
             self.isn = packet.seq
@@ -73,13 +74,32 @@ class Connection:
 
     @property
     def held(self) -> int:
-        """Bytes held back until the server acknowledges them."""
-        return self._ingress.held if self._ingress is not None else 0
+        """Bytes held back until the server acknowledges them, or more of the reply comes."""
+        return self._unfinished + (self._ingress.held if self._ingress is not None else 0)
 
     def shed(self) -> None:
         """Give up the bytes held back."""
         if self._ingress is not None:
             self._ingress.drop()
+        self._dialogue.exchanges.shed()
+        self._count()
+
+    @property
+    def open(self) -> int:
+        """How many exchanges are open."""
+        return self._open
+
+    def give_up(self, ts_ns: int) -> None:
+        """End what is open, and read no more."""
+        self._give_up(ts_ns, "gap")
+
+    def _count(self) -> None:
+        """Have what is open and what is held of a reply counted."""
+        exchanges = self._dialogue.exchanges
+        held, open_ = exchanges.held, len(exchanges.open)
+        self._held.bytes += held - self._unfinished
+        self._held.exchanges += open_ - self._open
+        self._unfinished, self._open = held, open_
 
     def facts(self) -> list[AnyRecord]:
         """What was told of the open exchanges, and of why it cannot be read."""
@@ -94,6 +114,7 @@ class Connection:
             self._from_server(packet)
         else:
             self._from_client(packet)
+        self._count()
 
     def end(self, ts_ns: int, why: EndWhy) -> None:
         """The connection is over: end what is open."""

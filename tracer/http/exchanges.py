@@ -97,6 +97,17 @@ class Exchanges:
         self.client_fin_ns: int | None = None
         self._xids = xids
 
+    @property
+    def held(self) -> int:
+        """Bytes kept of the reply that is on its way."""
+        reply = self.open[0].reply if self.open else None
+        return reply.held if reply is not None else 0
+
+    def shed(self) -> None:
+        """Give them up."""
+        if self.open and self.open[0].reply is not None:
+            self.open[0].reply.shed()
+
     def tell(self, exchange: Exchange, fact: AnyRecord) -> None:
         """Nothing is told of an exchange after its end."""
         if not exchange.ended:

@@ -11,6 +11,7 @@ from tracer.records import AnyRecord, Conn, Unreadable
 
 MAX_CONNECTIONS = 4096
 MAX_HELD_BYTES = 16 << 20
+MAX_EXCHANGES = 2 * MAX_CONNECTIONS
 IDLE_NS = 120 * 10**9
 _GONE_NS = 60 * 10**9
 _LOSS_NS = 60 * 10**9
@@ -51,6 +52,8 @@ class HttpReader:
             self._forget(connection)
         while self._held.bytes > MAX_HELD_BYTES:
             max(self._conns.values(), key=lambda c: c.held).shed()
+        while self._held.exchanges > MAX_EXCHANGES:
+            max(self._conns.values(), key=lambda c: c.open).give_up(packet.ts_ns)
         return self._take()
 
     def port_gone(self, ts_ns: int, netns: int, port: int) -> list[AnyRecord]:

@@ -38,12 +38,13 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Held:
-    """Bytes held back by all connections together."""
+    """What all connections together hold: bytes held back, open exchanges."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "exchanges")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.exchanges = 0
 
 
 def unwrap(near: int, seq: int) -> int:

@@ -99,6 +99,18 @@ class Reply:
             self._whole = None
         return marks
 
+    @property
+    def held(self) -> int:
+        """Bytes kept of what is not whole yet."""
+        reading = self._events or self._whole
+        return reading.held if reading is not None else 0
+
+    def shed(self) -> None:
+        """Give them up: what they belong to is not told."""
+        reading = self._events or self._whole
+        if reading is not None:
+            reading.shed()
+
     def says(self) -> Says | None:
         """The server's own figures, None when it gave none."""
         return says(self._figures)

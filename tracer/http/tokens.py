@@ -49,7 +49,7 @@ class Lines:
         lines = data.split(b"\n")
         tail = lines.pop()
         if lines and (self._begun or self._dropping):
-            lines[0] = b"" if self._dropping else bytes(self._begun + lines[0])
+            lines[:1] = [] if self._dropping else [bytes(self._begun + lines[0])]
             self._begun = bytearray()
             self._dropping = False
         if tail and not self._dropping:
@@ -63,6 +63,16 @@ class Lines:
         """What was not ended by a line end."""
         return bytes(self._begun)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the line that is not ended."""
+        return len(self._begun)
+
+    def shed(self) -> None:
+        """Drop the line that is not ended."""
+        self._dropping = self._dropping or bool(self._begun)
+        self._begun = bytearray()
+
 
 class EventStream:
     """Server-sent events to the data of each; comments and other fields are dropped."""
@@ -71,7 +81,7 @@ class EventStream:
 
     def __init__(self) -> None:
         self._lines = Lines()
-        self._data: list[bytes] = []
+        self._data: bytes | bytearray | None = None
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -88,17 +98,37 @@ class EventStream:
         self._line(b"", events)
         return events
 
+    @property
+    def held(self) -> int:
+        """Bytes of the event that is not ended."""
+        return self._lines.held + len(self._data or b"")
+
+    def shed(self) -> None:
+        """Drop the event that is not ended."""
+        if self.held:
+            self._lines.shed()
+            self._data = None
+            self._size = MAX_LINE  # what follows of it is no event either
+
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if line.startswith(b"data:"):
             self._size += len(line)
-            if self._size <= MAX_LINE:
-                self._data.append(line[5:])
+            if self._size > MAX_LINE:
+                return
+            if self._data is None:
+                self._data = line[5:]
+            else:
+                # One piece: as a list, short lines weigh ten times what they are.
+                if isinstance(self._data, bytes):
+                    self._data = bytearray(self._data)
+                self._data += b"\n"
+                self._data += line[5:]
         elif line.startswith(b"error:"):  # older llama-server: a field of its own
             events.append(b'{"error":%b}' % line[6:])
         elif not line or line == b"\r":
-            if self._data:
-                events.append(b"\n".join(self._data) if len(self._data) > 1 else self._data[0])
-                self._data.clear()
+            if self._data is not None:
+                events.append(bytes(self._data))
+                self._data = None
             self._size = 0
 
 
@@ -117,6 +147,15 @@ class JsonLines:
     def rest(self) -> list[bytes]:
         """The last line, if it had no end."""
         return [self._lines.rest()]
+
+    @property
+    def held(self) -> int:
+        """Bytes of the line that is not ended."""
+        return self._lines.held
+
+    def shed(self) -> None:
+        """Drop the line that is not ended."""
+        self._lines.shed()
 
 
 def parse(event: bytes) -> dict[str, Any] | None:
