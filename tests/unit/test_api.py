@@ -49,7 +49,8 @@ def raw(daemon: FakeDaemon, data: bytes, half_close: bool = True) -> bytes:
 
 
 def get(daemon: FakeDaemon, target: str, method: str = "GET") -> tuple[int, Any]:
-    head = f"{method} {target} HTTP/1.1\r\nHost: ttft\r\nConnection: close\r\n\r\n"
+    # Of an older client, which gets no chunks.
+    head = f"{method} {target} HTTP/1.0\r\nHost: ttft\r\n\r\n"
     answer = raw(daemon, head.encode(), half_close=False)
     start, _, body = answer.partition(b"\r\n\r\n")
     return int(start.split()[1]), orjson.loads(body)
