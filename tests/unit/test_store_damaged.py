@@ -222,5 +222,5 @@ def test_changed_bytes(whole: Path, place: Path, changed: list[tuple[float, int]
     store.trim(NOW)
     store.put([spike(first)])
     assert (store.pending, store.trouble) == (0, None)
-    assert store.requests(last=1)
+    assert store.requests(last=100)
     store.close(first + 1)
