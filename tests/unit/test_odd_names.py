@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,10 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_discovery import Noted, about
+from tracer.devices import nodes
+from tracer.devices.table import table
 from tracer.host import proc
 from tracer.host.discovery import Discovery
 from tracer.host.place import place_in, place_of
 from tracer.host.recognise import Rule
+from tracer.kernel import cgroup, features
 from tracer.kernel.grouptree import Group
 from tracer.kernel.wire import RawExec, RawFile
 from tracer.libs import mappings
@@ -110,11 +114,11 @@ def test_all_that_is_told_of_a_process_can_be_written(odd: tuple[int, int, Path]
 def test_its_compile_caches_can_be_written_and_are_found(odd: tuple[int, int, Path]) -> None:
     """The kernel side compares bytes, as they are."""
     tgid, _, folder = odd
-    table = Table()
-    known = Folders(table)
+    keys = Table()
+    known = Folders(keys)
     known.add(folders_of(tgid))
-    assert any(os.fsencode(folder)[:100] in key for key in table.keys)
-    names = {known.name(number) for number in range(len(table.keys) + 1)}
+    assert any(os.fsencode(folder)[:100] in key for key in keys.keys)
+    names = {known.name(number) for number in range(len(keys.keys) + 1)}
     assert os.fsencode(folder).decode("utf-8", "replace") + "/.nv/ComputeCache" in names
     for name in names:
         written(Cached(ts_ns=1, tgid=tgid, tid=tgid, folder=name, stem=1, write=False))
@@ -129,3 +133,19 @@ def test_any_bytes_at_all(name: bytes) -> None:
     record: AnyRecord = Cached(ts_ns=1, tgid=1, tid=1, folder=known.name(0), stem=1, write=True)
     for told in (record, group.shown, place_in(lines, lambda _: None), known.name(1)):
         written(told)
+
+
+def test_where_the_groups_are_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "mounted", lambda: os.fsdecode(b"/mnt/caf\xe9"))
+    told = features._cgroup().value
+    assert written(told) and told == "/mnt/caf\ufffd"
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", ODD)
+def test_devices_that_the_configuration_names(tmp_path: Path, name: bytes) -> None:
+    (tmp_path / "dev").mkdir()
+    node = os.path.join(os.fsencode(tmp_path), b"dev", b"odd" + name)
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(240, 7))
+    names = [node.name for node in nodes.find(table(), ["/dev/odd*"], tmp_path).nodes.values()]
+    assert written(names) and names == [(b"odd" + name).decode("utf-8", "replace")]

@@ -169,7 +169,7 @@ def _extra(table: Table, patterns: Sequence[str], root: Path) -> Iterator[Node]:
             rdev = os.major(facts.st_rdev) << 20 | os.minor(facts.st_rdev)
             found.setdefault(rdev, os.path.basename(path))
     for rdev, name in list(found.items())[:NODES_MAX]:
-        yield Node(rdev, table[EXTRA], name)
+        yield Node(rdev, table[EXTRA], os.fsencode(name).decode("utf-8", "replace"))
 
 
 def _node_name(folder: Path) -> str:

@@ -267,7 +267,7 @@ def _processes() -> list[Fact]:
 def _cgroup() -> Fact:
     place = cgroup.mounted()
     if place is not None:
-        return Fact("cgroup v2", place, True)
+        return Fact("cgroup v2", os.fsencode(place).decode("utf-8", "replace"), True)
     if missing_capabilities() and not namespaces.foreign("cgroup"):
         return Fact("cgroup v2", "not mounted; whether ttftd may is not known without root")
     why = cgroup.refusal()
