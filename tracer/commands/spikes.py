@@ -107,7 +107,7 @@ def _newest(found: list[Json], before: list[str], everything: bool) -> list[str]
 def _rows() -> int:
     """Lines of the terminal. (shutil knows too, but takes 3 ms to import.)"""
     lines = os.environ.get("LINES", "")
-    if lines.isdigit() and int(lines):
+    if lines.isascii() and lines.isdigit() and int(lines):
         return int(lines)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).lines or _ROWS
