@@ -78,7 +78,7 @@ class Exchange:
 
 
 def content_length(value: bytes) -> int | None:
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
+    return int(value) if value.isdigit() and len(value) < 19 else None
 
 
 class Exchanges:
