@@ -49,10 +49,17 @@ def test_no_more_are_read_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(cut.numbers), cut.whole) == (1, False)
 
 
+def test_no_longer_is_read_than_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_READ_S", -1)
+    monkeypatch.setattr(mounts, "_LINES_AT_ONCE", 2)
+    cut = mounts.read(os.getpid())
+    assert (len(cut.numbers), cut.whole) == (2, False)
+
+
 @pytest.mark.kernel
 def test_a_file_of_the_last_of_many_mounts_is_found_as_soon(tmp_path: Path) -> None:
     """All of them show one file system."""
-    argv = ["unshare", "--mount", sys.executable, "-c", MANY, str(tmp_path), "3000"]
+    argv = ["unshare", "--mount", sys.executable, "-c", MANY, str(tmp_path), "500"]
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None

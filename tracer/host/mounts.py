@@ -21,8 +21,12 @@ Device = tuple[int, int]
 """(major, minor)"""
 
 _MOUNTS_MAX = 32_768
+#: One upon the other, 20,000 take the kernel seconds.
+_READ_S = 0.25
+_LINES_AT_ONCE = 64
 #: Of all looks that are kept together.
 _KEPT_MAX = 2 * _MOUNTS_MAX
+_SPACES_MAX = 1024
 _SPENT_MAX_S = 0.5
 
 
@@ -53,13 +57,14 @@ def served(fs: str) -> bool:
 
 
 def read(tgid: int) -> Mounts:
-    """Those that a process sees; none if it is gone."""
+    """Those that a process sees; none if it is gone, so many as can be had in a short time."""
     found = Mounts(time.monotonic_ns())
+    until_s = time.monotonic() + _READ_S
     seen: dict[bytes, Device] = {}
     try:
         # Names may hold all that str.splitlines() takes for a line end.
         with open(f"/proc/{reach.speaker(tgid) or tgid}/mountinfo", "rb") as file:
-            for line in islice(file, _MOUNTS_MAX):
+            for at, line in enumerate(islice(file, _MOUNTS_MAX), 1):
                 number, _, name, rest = line.split(b" ", 3)
                 device = seen.get(name)
                 if device is None:  # many are only other views of one file system
@@ -69,6 +74,8 @@ def read(tgid: int) -> Mounts:
                     if len(tail) > 1:
                         found.devices[device] = Mount(_text(tail[0]), _text(tail[1]))
                 found.numbers[int(number)] = device
+                if at % _LINES_AT_ONCE == 0 and time.monotonic() > until_s:
+                    break
             found.whole = not file.readline()
     except (OSError, ValueError):
         pass  # what was read so far holds
@@ -89,11 +96,13 @@ class Looks:
     def __init__(self) -> None:
         self._patience = reach.Patience(spent_max_s=_SPENT_MAX_S)
         self._kept: dict[int, Mounts] = {}
+        #: In which namespace a process was, and when that was seen.
+        self._spaces: dict[int, tuple[int, int]] = {}
 
     def of(self, tgid: int, ts_ns: int, sake: int | None = None) -> Mounts:
         """What it sees, as of some time after `ts_ns`: an older look, or none, where the process
         for whose `sake` we look, that one if it is not said, has kept us busy too much."""
-        space = proc.namespace(tgid, "mnt")
+        space = self._space(tgid, ts_ns)
         known = self._kept.get(space)
         if known is not None and known.at_ns >= ts_ns:
             return known
@@ -106,6 +115,15 @@ class Looks:
         if space:
             self._keep(space, found)
         return found
+
+    def _space(self, tgid: int, ts_ns: int) -> int:
+        seen_ns, space = self._spaces.get(tgid, (-1, 0))
+        if seen_ns < ts_ns:
+            if len(self._spaces) >= _SPACES_MAX:
+                self._spaces.clear()
+            seen_ns, space = time.monotonic_ns(), proc.namespace(tgid, "mnt")
+            self._spaces[tgid] = seen_ns, space
+        return space
 
     def _keep(self, space: int, found: Mounts) -> None:
         self._kept.pop(space, None)
