@@ -63,7 +63,7 @@ def test_on_while_a_model_may_be_loading(
         warm = [chat(ask, server, "alpha") for _ in range(7)][1:]
         wait_off(daemon)
         assert not linked(daemon)
-        assert "files: off since" in ttft("status", socket=daemon.socket).stdout
+        assert "files: off for" in ttft("status", socket=daemon.socket).stdout
 
         pagecache.drop(beta)
         throttle.limit(DISK_BYTES_PER_S)
