@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.parametrize("made_on", [k for k in lane.kernels() if k == setups.KERNEL]),
 ]
 _WATCHING = "watching; answers at"
+#: Nothing was installed in these guests.
+_NO_GROUP = "ttftd: there is no group ttft: only root may ask"
 _ON_HOST = "run ttftd on the host itself: from there it sees the servers in containers, too"
 _CGROUP = "requests cannot be seen without the cgroup v2 root"
 _NO_TYPES = "no type information (BTF) in /sys/kernel/btf/vmlinux: No such file or directory"
@@ -76,7 +78,9 @@ def test_doctor(guest: Result, made_on: str, setup: setups.Setup) -> None:
     "setup", [s for s in setups.SETUPS if s.ttftd is not None], ids=lambda setup: setup.name
 )
 def test_daemon(guest: Result, made_on: str, setup: setups.Setup) -> None:
-    outcome, *said = (guest.out / f"{setup.name}.ttftd").read_text().splitlines()
+    outcome, *lines = (guest.out / f"{setup.name}.ttftd").read_text().splitlines()
+    said = [line for line in lines if not line.startswith(_NO_GROUP)]
+    assert len(lines) - len(said) <= 1
     if setup.name in REFUSED:
         message, hint = REFUSED[setup.name]
         assert (outcome, said) == ("1", [f"ttftd: {message}", f"hint: {hint}"])
