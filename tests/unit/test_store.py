@@ -176,14 +176,15 @@ def test_retention_by_size(path: Path) -> None:
     assert len(kept) > 100
 
 
-def test_a_newer_schema_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("newer", [NEWEST + 1, NEWEST + 7])
+def test_a_newer_schema_is_refused(path: Path, newer: int) -> None:
     Store(path).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("INSERT INTO migrations VALUES (?, 0)", (NEWEST + 1,))
+        connection.execute("INSERT INTO migrations VALUES (?, 0)", (newer,))
     connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=f"schema {NEWEST + 1}, this ttft knows up to {NEWEST}"):
+    with pytest.raises(StoreError, match=f"schema {newer}, this ttft knows up to {NEWEST}"):
         Store(path)
     assert path.read_bytes() == before
 
