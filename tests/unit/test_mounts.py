@@ -56,6 +56,34 @@ def test_no_longer_is_read_than_it_may_take(monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(cut.numbers), cut.whole) == (2, False)
 
 
+def test_a_load_of_many_files_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is charged to the process: on a slow host a load would use up what it may cost."""
+    monkeypatch.setattr(mounts, "LOOKS", Looks())
+    monkeypatch.setattr(files, "LOOKS", mounts.LOOKS)
+    asked: list[str] = []
+    read, namespace = mounts.read, proc.namespace
+
+    def seen(tgid: int) -> Mounts:
+        asked.append("mounts")
+        return read(tgid)
+
+    def space(tgid: int, kind: str) -> int:
+        asked.append(kind)
+        return namespace(tgid, kind)
+
+    monkeypatch.setattr(mounts, "read", seen)
+    monkeypatch.setattr(proc, "namespace", space)
+    st_dev = os.stat("/proc/self").st_dev
+    began_ns = time.monotonic_ns()
+    for n in range(100):
+        file = files.identify(
+            ts_ns=began_ns + n * 9_000_000, tgid=os.getpid(), dev=files.kernel_dev(st_dev),
+            ino=n, size=2 << 20, fd=-1, name="/proc/x",
+        )  # fmt: skip
+        assert file.fs == "proc"
+    assert asked == ["mnt", "mounts"]
+
+
 @pytest.mark.kernel
 def test_a_file_of_the_last_of_many_mounts_is_found_as_soon(tmp_path: Path) -> None:
     """All of them show one file system."""

@@ -111,8 +111,8 @@ def identify(*, ts_ns: int, tgid: int, dev: int, ino: int, size: int, fd: int, n
     path = (_opened_path(tgid, fd, dev, ino) if fd >= 0 else None) or _named_path(tgid, name)
     key = (dev >> 20, dev & 0xFFFFF)
     # A container's image lies on a file system that only the host has mounted.
-    mount = LOOKS.of(tgid, ts_ns).devices.get(key)
-    mount = mount or LOOKS.of(os.getpid(), ts_ns, tgid).devices.get(key)
+    mount = LOOKS.of(tgid, ts_ns, device=key).devices.get(key)
+    mount = mount or LOOKS.of(os.getpid(), ts_ns, tgid, key).devices.get(key)
     return File(
         ts_ns=ts_ns,
         dev=dev,

@@ -28,6 +28,8 @@ _LINES_AT_ONCE = 64
 _KEPT_MAX = 2 * _MOUNTS_MAX
 _SPACES_MAX = 1024
 _SPENT_MAX_S = 0.5
+#: So long what was seen is taken to be so still: a namespace for a process, a device that is there.
+_SAME_NS = 1_000_000_000
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -99,12 +101,19 @@ class Looks:
         #: In which namespace a process was, and when that was seen.
         self._spaces: dict[int, tuple[int, int]] = {}
 
-    def of(self, tgid: int, ts_ns: int, sake: int | None = None) -> Mounts:
+    def of(
+        self, tgid: int, ts_ns: int, sake: int | None = None, device: Device | None = None
+    ) -> Mounts:
         """What it sees, as of some time after `ts_ns`: an older look, or none, where the process
-        for whose `sake` we look, that one if it is not said, has kept us busy too much."""
+        for whose `sake` we look, that one if it is not said, has kept us busy too much.
+
+        Where a `device` is asked for, a look of lately that has it will do.
+        """
         space = self._space(tgid, ts_ns)
         known = self._kept.get(space)
-        if known is not None and known.at_ns >= ts_ns:
+        if known is not None and (
+            known.at_ns >= ts_ns or (device in known.devices and known.at_ns >= ts_ns - _SAME_NS)
+        ):
             return known
         whose = tgid if sake is None else sake
         if not self._patience.may_ask(whose):
@@ -118,7 +127,7 @@ class Looks:
 
     def _space(self, tgid: int, ts_ns: int) -> int:
         seen_ns, space = self._spaces.get(tgid, (-1, 0))
-        if seen_ns < ts_ns:
+        if seen_ns < ts_ns - _SAME_NS or not space:
             if len(self._spaces) >= _SPACES_MAX:
                 self._spaces.clear()
             seen_ns, space = time.monotonic_ns(), proc.namespace(tgid, "mnt")
