@@ -314,6 +314,19 @@ def test_content_beats_the_name_of_a_file() -> None:
     assert discovery.translate(unknown) == []
 
 
+def test_a_file_keeps_its_name_where_its_next_descriptor_is_closed_already() -> None:
+    """It is mapped and closed before anybody looks."""
+    discovery = Discovery(Noted())
+    named = RawFile(
+        ts_ns=1, tgid=os.getpid(), dev=7, ino=8, size=2 << 20, fd=-1, name="/m/x.gguf"
+    )  # fmt: skip
+    (first,) = discovery.translate(named)
+    again = msgspec.structs.replace(named, ts_ns=2, fd=987, name="", size=3 << 20)
+    assert discovery.translate(again) == [msgspec.structs.replace(first, ts_ns=2, size=3 << 20)]
+    other = msgspec.structs.replace(again, ino=9)
+    assert discovery.translate(other) == [File(ts_ns=2, dev=7, ino=9, size=3 << 20)]
+
+
 BACKGROUND = """
 import os, socket, sys, time
 inherit = sys.argv[1] != "listen"

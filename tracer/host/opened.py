@@ -37,6 +37,9 @@ class Opened:
             ts_ns=raw.ts_ns, tgid=raw.tgid, dev=raw.dev, ino=raw.ino, size=raw.size,
             fd=raw.fd, name=raw.name,
         )  # fmt: skip
+        known = self._files.get((raw.dev, raw.ino))
+        if file.path is None and known is not None:  # its descriptor is closed by now
+            file = msgspec.structs.replace(known, ts_ns=raw.ts_ns, size=raw.size)
         self._remember(file)
         return [file]
 
