@@ -42,7 +42,7 @@ lint: setup bpf ## ruff, mypy --strict, clang-format
 bench: setup-bench bpf ## set up, then measure each budget against an untraced server
 	@$(PYTHON) -m bench
 
-soak: setup bpf ## a million requests through one daemon, an hour or so: nothing may grow
+soak: setup bpf ## a million requests through one daemon, half an hour or so: nothing may grow
 	@$(PYTHON) -m bench.soak $(ARGS)
 
 deb: setup bpf ## build dist/*.deb, for amd64 and arm64

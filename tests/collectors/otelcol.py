@@ -11,19 +11,17 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.collectors.running import Running
 from tests.vm import cache
 from tests.vm.images import extracted
 from tests.workloads.llama import free_port
-from tests.workloads.waiting import wait_for
 
 SUITE = "sid"
 MAIN = Path(__file__).with_suffix(".go")
 _PACKAGES = ("golang-go", "golang-opentelemetry-collector-dev")
-START_S = 60.0
 
 
 def binary() -> Path:
@@ -61,12 +59,12 @@ def _build(folder: Path) -> None:
         shutil.rmtree(folder / used, ignore_errors=True)
 
 
-class Otelcol:
-    """Running in `with`: takes OTLP at `port` and passes it on, as JSON, to another port."""
+class Otelcol(Running):
+    """Takes OTLP at `port` and passes it on, as JSON, to another port."""
 
     def __init__(self, folder: Path, to_port: int) -> None:
+        super().__init__("otelcol", folder)
         self.port = free_port()
-        self._folder = folder
         self._config = {
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{self.port}"}}}},
             "exporters": {
@@ -81,31 +79,12 @@ class Otelcol:
                 "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["otlphttp"]}},
             },
         }
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        config = self._folder / "otelcol.json"  # JSON is YAML
+    def command(self) -> Sequence[str | Path]:
+        config = self.folder / "otelcol.json"  # JSON is YAML
         config.write_text(json.dumps(self._config))
-        with (self._folder / "otelcol.log").open("wb") as log:
-            self._process = subprocess.Popen([binary(), "--config", config], stdout=log, stderr=log)
-        try:
-            wait_for(self._listens, START_S, "the collector to listen", 0.1)
-        except BaseException:
-            self._process.kill()
-            raise
-        return self
+        return [binary(), "--config", config]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(30)
-
-    def _listens(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise RuntimeError((self._folder / "otelcol.log").read_text())
+    def ready(self) -> bool:
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", self.port)) == 0

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from tests.collectors.running import Running
 from tests.workloads.llama import free_port
-from tests.workloads.waiting import wait_for
 
-START_S = 60.0
 CONFIG = """
 global: {{scrape_interval: 1s}}
 scrape_configs:
@@ -22,41 +20,24 @@ scrape_configs:
 """
 
 
-class Prometheus:
-    """Running in `with`; asked over its own HTTP interface."""
+class Prometheus(Running):
+    """Asked over its own HTTP interface."""
 
     def __init__(self, folder: Path, scraped: int) -> None:
         """`scraped`: the port of the page."""
-        self._folder = folder
+        super().__init__("prometheus", folder)
         self._port = free_port()
         self._scraped = scraped
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        (self._folder / "prometheus.yml").write_text(CONFIG.format(port=self._scraped))
-        with (self._folder / "prometheus.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                ["prometheus", f"--config.file={self._folder / 'prometheus.yml'}",
-                 f"--storage.tsdb.path={self._folder / 'tsdb'}",
-                 f"--web.listen-address=127.0.0.1:{self._port}"],
-                stdout=log, stderr=log,
-            )  # fmt: skip
-        try:
-            wait_for(self._answers, START_S, "prometheus to answer", 0.2)
-        except BaseException:
-            self._process.kill()
-            raise
-        return self
+    def command(self) -> Sequence[str | Path]:
+        config = self.folder / "prometheus.yml"
+        config.write_text(CONFIG.format(port=self._scraped))
+        return [
+            "prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        ]  # fmt: skip
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(30)
-
-    def _answers(self) -> bool:
+    def ready(self) -> bool:
         try:
             self.get("query", query="1")
         except OSError:

@@ -118,10 +118,10 @@ def test_who_keeps_us_busy_is_looked_at_no_more_for_a_while(
     monkeypatch.setattr(proc, "socket_owners", slow)
     with socket.create_server(("127.0.0.1", 0)) as mine:
         key = (netns, mine.getsockname()[1])
-        found = [key in known.of(me, lambda: [me], time.monotonic_ns()) for _ in range(50)]
+        found = [key in known.of(me, [me], time.monotonic_ns()) for _ in range(50)]
     assert found[0] and not found[-1], "the kernel's word is taken"
     assert looked < 10
-    assert (proc.netns(tgid), running.port) in known.of(tgid, lambda: [tgid], time.monotonic_ns())
+    assert (proc.netns(tgid), running.port) in known.of(tgid, [tgid], time.monotonic_ns())
 
 
 def test_a_large_family_is_looked_through_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +134,14 @@ def test_a_large_family_is_looked_through_only_so_long(monkeypatch: pytest.Monke
     monkeypatch.setattr(proc, "socket_owners", slow)
     monkeypatch.setattr(sockets, "listening", lambda _: {1: 1})
     began = time.monotonic()
-    assert Holders().of(1, lambda: [os.getpid()] * 1000, time.monotonic_ns()) == {}
+    assert Holders().of(1, [os.getpid()] * 1000, time.monotonic_ns()) == {}
     assert time.monotonic() - began < 1
 
 
 def test_what_was_seen_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Holders()
     for front in range(1 << 22, (1 << 22) + 500):
-        known.of(front, list, time.monotonic_ns())
+        known.of(front, [], time.monotonic_ns())
     assert len(known._families) <= 65
 
 

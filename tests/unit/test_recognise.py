@@ -16,12 +16,13 @@ import pytest
 from tests.unit.test_discovery import Noted, about, running, started
 from tests.unit.test_host import Running
 from tests.unit.test_live import Made
+from tests.workloads.waiting import wait_for
 from tracer.host import proc
 from tracer.host.discovery import Discovery
 from tracer.host.recognise import Recogniser, Rule, ancestor
 from tracer.kernel.wire import RawExec
 from tracer.libs import caches, mappings
-from tracer.records import Listen, Process, Server
+from tracer.records import AnyRecord, Listen, Process, Server
 
 __all__ = ["running"]
 program, start_ns = proc.program, proc.start_ns
@@ -157,12 +158,14 @@ def test_the_daemon_asks_again_by_itself(running: Running, silent: Silent) -> No
     made.live.wait(busy=False)
     assert made.source.waits[-1][0] <= 1_001, "who is silent keeps it from its long sleep"
     silent.tgids.clear()
-    found: list[type] = []
-    deadline = time.monotonic() + 30
-    while not found and time.monotonic() < deadline:
-        time.sleep(0.05)
-        found = [type(record) for record in about(made.drain(), running.process.pid)]
-    assert Process in found
+    found: list[AnyRecord] = []
+
+    def told() -> bool:
+        found.extend(about(made.drain(), running.process.pid))
+        return bool(found)
+
+    wait_for(told, 30, "the process to be told", 0.05)
+    assert any(isinstance(record, Process) for record in found)
     made.drain()  # what was armed for it goes
     made.live.wait(busy=False)
     assert made.source.waits[-1] == (60_000, 60_000)
@@ -255,10 +258,8 @@ def test_a_server_whose_first_thread_ended_goes_on(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         port, tgid = int(child.stdout.readline()), child.pid
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{tgid}/statm").read_text()[:2] != "0 ":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        statm = Path(f"/proc/{tgid}/statm")
+        wait_for(lambda: statm.read_text()[:2] == "0 ", 10, "its first thread to end")
         kernel = Noted()
         records = about(started(Discovery(kernel), 1), tgid)
         assert [(r.port, r.name) for r in records if isinstance(r, Server)] == [

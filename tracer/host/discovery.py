@@ -275,7 +275,7 @@ class Discovery:
     def _held(self, member: Member, ts_ns: int) -> dict[tuple[int, int], int]:
         """Who of a server's processes holds which port."""
         kin = (tgid for tgid, other in self._tree.items() if other.front == member.front)
-        return self._holders.of(member.front, lambda: kin, ts_ns)
+        return self._holders.of(member.front, kin, ts_ns)
 
     def _exec(self, raw: RawExec) -> list[AnyRecord]:
         member = self._tree.get(raw.tgid)

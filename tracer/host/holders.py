@@ -8,7 +8,7 @@ is looked at no more for a while: of him what the kernel side tells is taken as 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -42,14 +42,14 @@ class Holders:
         self._tables: dict[int, tuple[int, dict[int, int]]] = {}
         self._since_ns = 0
 
-    def of(self, front: int, kin: Callable[[], Iterable[int]], ts_ns: int) -> dict[Port, int]:
+    def of(self, front: int, kin: Iterable[int], ts_ns: int) -> dict[Port, int]:
         """The first of `kin` that holds each port, as it was at some time after `ts_ns`.
 
         Nobody, where they have kept us busy too much.
         """
         family = self._families.get(front)
         if family is None or family.at_ns < ts_ns:
-            family = self._families[front] = _Family(time.monotonic_ns(), {}, list(kin()))
+            family = self._families[front] = _Family(time.monotonic_ns(), {}, list(kin))
             self._forget(front)
         if family.fresh:
             fresh, family.fresh = family.fresh, []
