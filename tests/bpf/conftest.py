@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 import build_bpf
+from tests.bpf.libraries import FILES, Scene, scene
 from tests.bpf.watching import Watching
 from tests.workloads import fileio
+from tests.workloads.library_calls import make_caller, make_library
 from tracer.kernel import features
 from tracer.kernel.loader import Kernel
 from tracer.kernel.objectfile import object_path
+from tracer.libs.calls import Catalogue, shipped
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -63,3 +66,30 @@ def watching(kernel: Kernel, workload: Path) -> Callable[..., Watching]:
         return Watching.run(kernel, workload, what, count, size, files)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stand-ins")
+
+
+@pytest.fixture(scope="module")
+def stand_ins(folder: Path) -> dict[str, Path]:
+    libraries = Catalogue(shipped()).libraries
+    assert {library.name for library in libraries} == set(FILES)
+    return {
+        x.name: make_library(folder, FILES[x.name], x.symbols, looks_up=x.name == "cuda")
+        for x in libraries
+    }
+
+
+@pytest.fixture(scope="module")
+def caller_binary(folder: Path) -> Path:
+    return make_caller(folder)
+
+
+@pytest.fixture
+def stage(kernel: Kernel) -> Iterator[Scene]:
+    made = scene(kernel, Catalogue(shipped()))
+    yield made
+    made.watch.close()

@@ -15,6 +15,13 @@ from tracer.libs.calls import Catalogue
 from tracer.libs.watch import LibraryWatch
 from tracer.records import AnyRecord, Call, Exec, Exit, Fork, Library, Process
 
+#: A file name of each library of the catalogue.
+FILES = {
+    "llama": "libllama.so.0", "ggml": "libggml-base.so.0", "cuda": "libcuda.so.1",
+    "hip": "libamdhip64.so.6", "hiprtc": "libhiprtc.so.6", "nvrtc": "libnvrtc.so.12",
+    "nvjitlink": "libnvJitLink.so.12", "vulkan": "libvulkan.so.1",
+}  # fmt: skip
+
 
 @dataclass
 class Scene:
@@ -50,6 +57,11 @@ class Scene:
             return set(names) <= {r.name for r in self.libraries(caller.pid)}
 
         wait_for(all_seen, 10, f"{names} to be probed")
+
+    def is_left(self) -> None:
+        """Wait until nobody looks again unasked."""
+        wait_for(lambda: not self.watch.awaits, 10, "the last look by itself")
+        assert self.watch.settle(10)
 
     def hears(self, what: str) -> None:
         """Wait until something is said."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.bpf.libraries import Scene, links_of, scene
+from tests.bpf.libraries import FILES, Scene, links_of, scene
 from tests.workloads.library_calls import Caller, make_caller, make_library
 from tests.workloads.waiting import wait_for
 from tracer.config import LibraryTable
@@ -28,45 +28,11 @@ from tracer.records import Cached, Exit
 
 pytestmark = pytest.mark.kernel
 
-#: A file name of each library of the catalogue.
-FILES = {
-    "llama": "libllama.so.0", "ggml": "libggml-base.so.0", "cuda": "libcuda.so.1",
-    "hip": "libamdhip64.so.6", "hiprtc": "libhiprtc.so.6", "nvrtc": "libnvrtc.so.12",
-    "nvjitlink": "libnvJitLink.so.12", "vulkan": "libvulkan.so.1",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stand-ins")
-
-
-@pytest.fixture(scope="module")
-def stand_ins(folder: Path) -> dict[str, Path]:
-    libraries = Catalogue(shipped()).libraries
-    assert {library.name for library in libraries} == set(FILES)
-    return {
-        x.name: make_library(folder, FILES[x.name], x.symbols, looks_up=x.name == "cuda")
-        for x in libraries
-    }
-
-
-@pytest.fixture(scope="module")
-def caller_binary(folder: Path) -> Path:
-    return make_caller(folder)
-
 
 @pytest.fixture
 def kernel(built: Path) -> Iterator[Kernel]:
     with Kernel.open(off=("sockets", "files", "faults"), path=built) as opened:
         yield opened
-
-
-@pytest.fixture
-def stage(kernel: Kernel) -> Iterator[Scene]:
-    made = scene(kernel, Catalogue(shipped()))
-    yield made
-    made.watch.close()
 
 
 def _arguments(row: Function) -> tuple[list[str], int]:
@@ -182,8 +148,7 @@ def test_opened_later_is_told_by_the_loader(
     """Long after its start nobody looks again by himself: the dynamic loader says so."""
     with Caller(caller_binary) as caller:
         stage.adopt(caller)
-        wait_for(lambda: not stage.watch.awaits, 10, "the last look by itself")
-        assert stage.watch.settle(10)
+        stage.is_left()
         caller.tell(f"open {stand_ins['cuda']}")
         stage.probed(caller, "cuda")
         caller.tell(f"open {stand_ins['vulkan']}")
@@ -407,28 +372,6 @@ def test_library_that_vanishes_while_it_is_attached(
         assert stage.said == ["libcuda.so.1 cannot be probed: it is gone (/gone/libcuda.so.1)"]
 
 
-def test_library_that_did_not_answer_is_tried_again(
-    stage: Scene, stand_ins: dict[str, Path], caller_binary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A busy disk is no reason never to see what this process does."""
-    real, late = mappings.open_mapped, iter([True])
-
-    def slow(mapped: mappings.Mapped) -> int:
-        if mapped.name == stand_ins["cuda"].name and next(late, False):
-            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), mapped.path)
-        return real(mapped)
-
-    monkeypatch.setattr(mappings, "open_mapped", slow)
-    with Caller(caller_binary) as caller:
-        stage.adopt(caller)
-        caller.tell(f"open {stand_ins['cuda']}")
-        stage.probed(caller, "cuda")
-        caller.tell("call cuInit 2 0")
-        assert stage.total("cuInit")[0] == 2
-        (said,) = stage.said
-        assert "cannot be probed yet" in said
-
-
 def test_process_gone_while_it_is_looked_at(stage: Scene, caller_binary: Path) -> None:
     with Caller(caller_binary) as caller:
         caller.end()
@@ -490,8 +433,7 @@ def test_opens_in_compile_caches(
     (tmp_path / "elsewhere").write_text("x")
     with Caller(caller_binary) as caller:
         stage.adopt(caller)
-        wait_for(lambda: not stage.watch.awaits, 10, "the last look by itself")
-        assert stage.watch.settle(10)
+        stage.is_left()
         for line in (
             f"look {cache / '12ab'}", f"make {cache / '12ab.tmp'}", f"look {cache / 'there'}",
             f"look {tmp_path / 'elsewhere'}",

@@ -41,14 +41,17 @@ def test_none_is_missed(tmp_path: Path, known_by: str) -> None:
     rule = '[[server]]\nname = "one-{0}"\n'
     rule += "port = {0}\n" if known_by == "port" else 'command = "--port {0}"\n'
     request = call("stub", 2)
-    with Ttftd(tmp_path / "ttftd", "".join(map(rule.format, ports)), UNIT_NICE) as daemon:
+    with contextlib.ExitStack() as stack:
+        config = "".join(map(rule.format, ports))
+        daemon = stack.enter_context(Ttftd(tmp_path / "ttftd", config, UNIT_NICE))
         with busy_host():
             for port in ports:
-                with StubServer(chunks=2, port=port):
-                    if known_by == "command":  # told by a look at the process, which takes time
-                        daemon.wait_server(port)
-                    for _ in range(EACH):
-                        asyncio.run(stream("127.0.0.1", port, request))
+                # To the end: one that is gone when it is looked at is taken for none.
+                stack.enter_context(StubServer(chunks=2, port=port))
+                if known_by == "command":  # told by a look at the process, which takes time
+                    daemon.wait_server(port)
+                for _ in range(EACH):
+                    asyncio.run(stream("127.0.0.1", port, request))
 
         def found() -> list[int]:
             names = [item["server"] for item in daemon.requests()]

@@ -30,9 +30,12 @@ from tracer.records import Library as Seen
 LINGER_NS = 60_000_000_000
 #: After a program was started its mappings are looked at again, s: not all loaders tell.
 AGAIN_S = (0.01, 0.05, 0.5, 2.0)
-#: Looking takes at most this part of the time.
+#: Reading mappings takes at most this part of the time; a file that is found is opened once.
 _PART = 20
 _SPACE_S = 0.01
+#: Where something did not answer it is looked at again after so long, then more and more seldom.
+_LATE_S = 1.0
+_LATE_MAX_S = 60.0
 _POOL = 4
 #: Files probed at a time, and things said of files: a process may map thousands, however named.
 _FILES_MAX = 512
@@ -78,6 +81,7 @@ class Attacher:
         self._own = own
         self._named: set[tuple[str, str]] = set()
         self._looked: dict[int, tuple[float, float]] = {}
+        self._pauses: dict[int, float] = {}
         self._due: list[tuple[float, int]] = []
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Seen] = queue.SimpleQueue()
@@ -171,23 +175,38 @@ class Attacher:
             for later in AGAIN_S:
                 heapq.heappush(self._due, (began + later, tgid))
         elif began < due:
-            if all(other != tgid for _, other in self._due):
-                heapq.heappush(self._due, (due, tgid))
+            self._look_at(due, tgid)
             return
         try:
             mapped = mappings.executable(tgid)
         except OSError:
             self._forget(tgid)
             return
-        if mapped is None:  # it does not answer: what was found stays
-            return
-        self._use(tgid, mapped)
-        if self._own is not None:
-            self._own.add(tgid, mapped)
+        took = time.monotonic() - began
+        # Where it does not answer what was found stays.
+        answered = mapped is not None and self._take(tgid, mapped)
         now = time.monotonic()
-        self._looked[tgid] = (now, now - began)
+        self._looked[tgid] = (now, took)
+        if answered:
+            self._pauses.pop(tgid, None)
+        else:
+            pause = min(max(2 * self._pauses.get(tgid, 0.0), _LATE_S), _LATE_MAX_S)
+            if self._look_at(now + pause, tgid):
+                self._pauses[tgid] = pause
 
-    def _use(self, tgid: int, mapped: Iterable[Mapped]) -> None:
+    def _look_at(self, due: float, tgid: int) -> bool:
+        """Whether it is looked at then; it may be before."""
+        if any(other == tgid for _, other in self._due):
+            return False
+        heapq.heappush(self._due, (due, tgid))
+        return True
+
+    def _take(self, tgid: int, mapped: list[Mapped]) -> bool:
+        """Whether all files that are of interest answered."""
+        answered = self._use(tgid, mapped)
+        return (self._own is None or self._own.add(tgid, mapped)) and answered
+
+    def _use(self, tgid: int, mapped: Iterable[Mapped]) -> bool:
         wanted = {m.inode: m for m in mapped if self._libraries_of(m.name)}
         for inode, file in self._files.items():
             if tgid in file.users and inode not in wanted:
@@ -197,13 +216,15 @@ class Attacher:
         fresh += [m for m in wanted.values() if self._to_try_again(m)]
         for m, file in zip(fresh, self._pool.map(self._open, fresh), strict=True):
             self._replace(m.inode, file)
-        for file in (self._files[inode] for inode in wanted if inode in self._files):
+        files = [self._files[inode] for inode in wanted if inode in self._files]
+        for file in files:
             if tgid not in file.users and not file.late:
                 file.users.add(tgid)
                 file.idle_ns = None
                 self._tell(file, tgid)
             elif file.late and not file.users and file.idle_ns is None:
                 file.idle_ns = time.monotonic_ns()
+        return not any(file.late for file in files)
 
     def _to_try_again(self, mapped: Mapped) -> bool:
         """Whether a file could not be had from those who had it, but may be from this one: what a
@@ -236,6 +257,7 @@ class Attacher:
 
     def _forget(self, tgid: int) -> None:
         self._looked.pop(tgid, None)
+        self._pauses.pop(tgid, None)
         self._due = [entry for entry in self._due if entry[1] != tgid]
         heapq.heapify(self._due)
         if self._own is not None:

@@ -35,20 +35,31 @@ class OwnProbes:
         self._folders = folders
         self._links: dict[int, dict[str, list[Link]]] = {}
 
-    def add(self, tgid: int, mapped: Iterable[Mapped]) -> None:
-        """Probe what is mapped and not probed yet."""
+    def add(self, tgid: int, mapped: Iterable[Mapped]) -> bool:
+        """Probe what is mapped and not probed yet; whether all of it answered."""
+        answered = True
         links = self._links.setdefault(tgid, {})
         if not links:
             self._folders.add(folders_of(tgid))
         for library in (LOADER, LIBC):
             for one in mapped:
                 if library.name not in links and library.holds(one.name):
-                    links[library.name] = self._probe(tgid, library, one)
+                    try:
+                        links[library.name] = self._probe(tgid, library, one)
+                    except TimeoutError:
+                        answered = False
+        return answered
 
     def _probe(self, tgid: int, library: Library, mapped: Mapped) -> list[Link]:
+        """What can be had of it; TimeoutError: it does not answer now."""
         found: list[Link] = []
-        with suppress(OSError, ElfError):
+        try:
             fd = mappings.open_mapped(mapped)
+        except TimeoutError:
+            raise
+        except OSError:
+            return found
+        with suppress(OSError, ElfError):
             try:
                 at = Elf(fd).functions(library.symbols)
                 for number, program in enumerate(self._programs):
