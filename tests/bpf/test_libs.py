@@ -155,6 +155,35 @@ def test_opened_later_is_told_by_the_loader(
         stage.probed(caller, "cuda", "vulkan")
 
 
+def test_who_tells_is_not_looked_at_unasked(
+    stage: Scene, caller_binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look costs us and holds up the process."""
+    real, looks = mappings.executable, []
+
+    def counted(tgid: int) -> list[mappings.Mapped] | None:
+        looks.append(tgid)
+        return real(tgid)
+
+    monkeypatch.setattr(mappings, "executable", counted)
+    with Caller(caller_binary) as caller:
+        stage.adopt(caller)
+        stage.is_left()
+        assert looks == [caller.pid] * 2
+
+
+def test_the_loader_of_the_next_program_tells_too(
+    stage: Scene, stand_ins: dict[str, Path], caller_binary: Path
+) -> None:
+    """Of one that is run in the same process, which nobody looks at any more."""
+    with Caller("sh", "-c", 'read go; echo done; exec "$0"', caller_binary) as caller:
+        stage.adopt(caller)
+        stage.is_left()
+        caller.tell("go")
+        caller.tell(f"open {stand_ins['cuda']}")
+        stage.probed(caller, "cuda")
+
+
 def test_other_processes_are_left_alone(
     stage: Scene, stand_ins: dict[str, Path], caller_binary: Path
 ) -> None:

@@ -28,7 +28,8 @@ from tracer.records import Library as Seen
 
 #: How long a file without users stays probed, ns.
 LINGER_NS = 60_000_000_000
-#: After a program was started its mappings are looked at again, s: not all loaders tell.
+#: After a program was started its mappings are looked at again, s, until its loader tells of more:
+#: not all do.
 AGAIN_S = (0.01, 0.05, 0.5, 2.0)
 #: Reading mappings takes at most this part of the time; a file that is found is opened once.
 _PART = 20
@@ -183,8 +184,11 @@ class Attacher:
             self._forget(tgid)
             return
         took = time.monotonic() - began
+        hears = self._own is not None and mapped is not None and self._own.hears(tgid, mapped)
         # Where it does not answer what was found stays.
         answered = mapped is not None and self._take(tgid, mapped)
+        if hears and answered:
+            self._unschedule(tgid)
         now = time.monotonic()
         self._looked[tgid] = (now, took)
         if answered:
@@ -200,6 +204,10 @@ class Attacher:
             return False
         heapq.heappush(self._due, (due, tgid))
         return True
+
+    def _unschedule(self, tgid: int) -> None:
+        self._due = [entry for entry in self._due if entry[1] != tgid]
+        heapq.heapify(self._due)
 
     def _take(self, tgid: int, mapped: list[Mapped]) -> bool:
         """Whether all files that are of interest answered."""
@@ -258,8 +266,7 @@ class Attacher:
     def _forget(self, tgid: int) -> None:
         self._looked.pop(tgid, None)
         self._pauses.pop(tgid, None)
-        self._due = [entry for entry in self._due if entry[1] != tgid]
-        heapq.heapify(self._due)
+        self._unschedule(tgid)
         if self._own is not None:
             self._pool.submit(_close, self._own.remove(tgid))
         for file in self._files.values():

@@ -15,7 +15,7 @@ from tracer.libs.caches import Folders, folders_of
 from tracer.libs.calls import Library
 from tracer.libs.elf import Elf, ElfError
 from tracer.libs.links import Link
-from tracer.libs.mappings import Mapped
+from tracer.libs.mappings import Inode, Mapped
 
 _MUSL = "ld-musl-*.so*"
 LOADER = Library("loader", ("ld-linux*.so*", "ld-2.*.so", _MUSL), {"_dl_debug_state": 0})
@@ -24,6 +24,8 @@ LIBC = Library(
     ("libc.so.6", "libc-2.*.so", _MUSL),
     {"open": 1, "open64": 1, "openat": 2, "openat64": 2},
 )
+#: A process has one of each, but for those that it mapped before it became another program.
+_FILES_MAX = 8
 
 
 class OwnProbes:
@@ -33,7 +35,7 @@ class OwnProbes:
         """Descriptors of the programs."""
         self._programs = (linked, opened, opened_at)
         self._folders = folders
-        self._links: dict[int, dict[str, list[Link]]] = {}
+        self._links: dict[int, dict[tuple[str, Inode], list[Link]]] = {}
 
     def add(self, tgid: int, mapped: Iterable[Mapped]) -> bool:
         """Probe what is mapped and not probed yet; whether all of it answered."""
@@ -43,12 +45,19 @@ class OwnProbes:
             self._folders.add(folders_of(tgid))
         for library in (LOADER, LIBC):
             for one in mapped:
-                if library.name not in links and library.holds(one.name):
-                    try:
-                        links[library.name] = self._probe(tgid, library, one)
-                    except TimeoutError:
-                        answered = False
+                key = (library.name, one.inode)
+                if key in links or len(links) >= _FILES_MAX or not library.holds(one.name):
+                    continue
+                try:
+                    links[key] = self._probe(tgid, library, one)
+                except TimeoutError:
+                    answered = False
         return answered
+
+    def hears(self, tgid: int, mapped: Iterable[Mapped]) -> bool:
+        """Whether the process tells by itself, since an earlier look, when it maps more."""
+        links = self._links.get(tgid, {})
+        return any(links.get((LOADER.name, one.inode)) for one in mapped)
 
     def _probe(self, tgid: int, library: Library, mapped: Mapped) -> list[Link]:
         """What can be had of it; TimeoutError: it does not answer now."""
