@@ -1,7 +1,7 @@
 """Kernel events, HTTP payload and host facts become one ordered stream of records.
 
-Owned by one thread. `drain()` is called in a loop; each call ends with a `Tick`, which says that
-everything older has been seen.
+Owned by one thread. `drain()` is called in a loop and ends with a `Tick`, which says that
+everything older has been seen: at once where a request came further, else some times a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from tracer.http.reader import HttpReader
 from tracer.http.reassembly import Packet
 from tracer.kernel.wire import Raw, RawCached, RawCall, RawDevice, RawLinked, RawPacket
 from tracer.libs.watch import LibraryWatch
-from tracer.records import AnyRecord, Exit, HttpEnd, Insert, Lost, Span, Tick
+from tracer.records import (
+    AnyRecord,
+    Exit,
+    HttpEnd,
+    HttpHead,
+    HttpRequest,
+    HttpToken,
+    Insert,
+    Lost,
+    Span,
+    Tick,
+)
 from tracer.stacks.watch import StackWatch
 from tracer.telemetry.watch import TelemetryWatch
 
@@ -31,6 +42,10 @@ from tracer.telemetry.watch import TelemetryWatch
 _BUSY_MS = 200
 _IDLE_MS = 60_000
 _LIVELY_NS = 1_000_000_000
+#: While a request is open something happens all the time; what grows is looked at so often at most,
+#: but whenever a request came further.
+_WHOLE_NS = 100_000_000
+_FURTHER = (HttpRequest, HttpHead, HttpToken, HttpEnd)
 _EXPIRE_EVERY_NS = 5_000_000_000
 _IDLE_TICK_NS = 60_000_000_000
 
@@ -77,6 +92,7 @@ class Live:
         self._was_busy = False
         self._lively_until_ns = 0
         self._tick_due_ns = 0
+        self._whole_due_ns = 0
 
     @property
     def lost(self) -> dict[str, int]:
@@ -117,16 +133,27 @@ class Live:
         `waiting`: servers where a request has no first token yet, with what was given until then.
         """
         now_ns = time.monotonic_ns()
-        some = ended = False
+        some = further = ended = False
         for raws in self._source.batches():
             some = some or bool(raws)
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
+            further = further or any(isinstance(record, _FURTHER) for record in batch)
             ended = ended or any(isinstance(record, HttpEnd) for record in batch)
             yield batch + self._arm(batch, now_ns) + self._follow(batch)
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.
             self._lively_until_ns = now_ns + _LIVELY_NS
+        if busy and not further and now_ns < self._whole_due_ns:
+            return
+        self._whole_due_ns = now_ns + _WHOLE_NS
+        yield self._whole(now_ns, waiting, some=some, busy=busy, ended=ended)
+
+    def _whole(
+        self, now_ns: int, waiting: Callable[[], frozenset[int]], *,
+        some: bool, busy: bool, ended: bool,
+    ) -> list[AnyRecord]:  # fmt: skip
+        """What is not told by itself. `some` happened; `ended`: a request did."""
         records: list[AnyRecord] = []
         if busy or some:  # a short request may have begun and ended in what just came
             records += self._source.sweep(now_ns)
@@ -153,7 +180,7 @@ class Live:
             self._tick_due_ns = now_ns + _IDLE_TICK_NS
             records += self._clock.look() if self._clock else []
             records.append(Tick(ts_ns=now_ns))
-        yield records
+        return records
 
     def _samples(self, now_ns: int, *, busy: bool) -> list[AnyRecord]:
         if busy:

@@ -40,7 +40,7 @@ class Pipeline:
         self._derive = derive_one if derive is None else derive
         self._warm: dict[Kind, deque[Warm]] = {}
         self._kinds: dict[Looks, Kind] = {}
-        self._sampled: dict[int, Evidence] = {}
+        self._sampled: dict[int, Derived] = {}
 
     def feed(self, record: AnyRecord) -> list[Derived]:
         """Take in one record; the requests to report because of it.
@@ -81,16 +81,17 @@ class Pipeline:
         if evidence.request.end_ns is not None:
             self._learn(derived)
         if derived.over and evidence.samples:
-            self._sampled[evidence.id] = derived.evidence
+            self._sampled[evidence.id] = derived
             while len(self._sampled) > SAMPLED_KEPT:
                 del self._sampled[next(iter(self._sampled))]
         return derived
 
     def _named(self, names: Names) -> list[Derived]:
-        evidence = self._sampled.pop(names.id, None)
-        if evidence is None:
+        derived = self._sampled.pop(names.id, None)
+        if derived is None:
             return []
-        return [self._derive(msgspec.structs.replace(evidence, names=names))]
+        evidence = msgspec.structs.replace(derived.evidence, names=names)
+        return [msgspec.structs.replace(derived, evidence=evidence)]
 
     def _against_history(self, evidence: Evidence) -> Derived:
         """Derived with the baseline of its own model and kind, which only deriving tells: so

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from types import ModuleType
 
 import pytest
 
@@ -40,6 +41,18 @@ class Looks:
         monkeypatch.setattr(proc, "socket_owners", process)
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[int]:
+    """The processes that a function of a module is asked about."""
+    real, asked = getattr(module, name), []
+
+    def noted(tgid: int) -> object:
+        asked.append(tgid)
+        return real(tgid)
+
+    monkeypatch.setattr(module, name, noted)
+    return asked
+
+
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch)
@@ -53,7 +66,9 @@ def member_of_ours(kernel: Noted | None = None) -> tuple[Discovery, int, int]:
     return discovery, me, proc.netns(me)
 
 
-def test_a_storm_of_ports_that_close_takes_one_look(looks: Looks) -> None:
+def test_a_storm_of_ports_that_close_takes_one_look(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     discovery, me, netns = member_of_ours()
     with socket.create_server(("127.0.0.1", 0)) as open_still:
         port = open_still.getsockname()[1]
@@ -61,10 +76,12 @@ def test_a_storm_of_ports_that_close_takes_one_look(looks: Looks) -> None:
         for p in (*closed, port):
             discovery.translate(Listen(ts_ns=1, tgid=me, netns=netns, port=p))
         now_ns = time.monotonic_ns()
+        asked = counted(monkeypatch, proc, "netns")
         gone = [discovery.translate(Unlisten(ts_ns=now_ns, netns=netns, port=p)) for p in closed]
         assert all(len(records) == 1 for records in gone)
+        assert (looks.tables, looks.processes, asked) == (1, [], [me]), "nobody listens there"
         assert discovery.translate(Unlisten(ts_ns=now_ns, netns=netns, port=port)) == []
-        assert (looks.tables, looks.processes) == (1, [me])
+        assert (looks.tables, looks.processes, asked) == (2, [me], [me, me])
     later = Unlisten(ts_ns=time.monotonic_ns(), netns=netns, port=port)
     assert discovery.translate(later) == [later], "what came after the look takes another"
     assert discovery.ports_of(me) == []
@@ -142,7 +159,9 @@ def test_what_was_seen_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> 
     known = Holders()
     for front in range(1 << 22, (1 << 22) + 500):
         known.of(front, [], time.monotonic_ns())
+        known.none_listens((front, 1), front, os.getpid(), time.monotonic_ns())
     assert len(known._families) <= 65
+    assert len(known._tables) <= 65
 
 
 def test_ports_of_both_families_are_listed() -> None:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.unit.http_wire import Wire
 from tests.unit.test_discovery import Noted
 from tracer.armer import Armer
 from tracer.arming import Arming, Policy
 from tracer.host.discovery import Discovery
 from tracer.host.members import Member
+from tracer.http import Packet
 from tracer.http.reader import HttpReader
-from tracer.kernel.wire import Raw
+from tracer.kernel.wire import Raw, RawPacket
 from tracer.live import Live
-from tracer.records import AnyRecord, Armed, Fork, Insert, Io, Span, Tick
+from tracer.records import AnyRecord, Armed, Fork, HttpRequest, Insert, Io, Span, Tick
 
 
 class Source(Noted):
@@ -115,3 +117,37 @@ def test_what_still_grows_is_told_with_a_request_that_came_and_went_at_once() ->
     *_, grown, tick = made.drain()
     assert (grown, type(tick)) == (made.source.growing[0], Tick)
     assert not any(isinstance(record, Insert) for record in made.drain())
+
+
+def test_an_open_request_is_told_of_some_times_a_second_and_when_it_comes_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that happens meanwhile is told at once; each whole look costs as much as hundreds."""
+    made = Made(quiet_ns=1 << 60)
+    now_ns = 1_000_000_000
+    monkeypatch.setattr("tracer.live.time.monotonic_ns", lambda: now_ns)
+
+    def busy(*raws: Raw) -> tuple[int, bool]:
+        made.source.raws = list(raws)
+        records = [r for batch in made.live.drain(busy=True) for r in batch]
+        told = [r for r in records if isinstance(r, Fork | HttpRequest)]
+        return len(told), isinstance(records[-1], Tick) if records else False
+
+    fork = Fork(ts_ns=now_ns, parent=os.getpid(), child=1 << 22, comm="x")
+    assert busy() == (0, True)
+    now_ns += 99_999_999
+    assert busy() == (0, False)
+    assert busy(fork) == (1, False)
+    now_ns += 1
+    assert busy(fork) == (1, True)
+    assert busy(fork) == (1, False)
+    wire = Wire().open().send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert busy(fork, *map(raw_of, wire.packets)) == (2, True)
+
+
+def raw_of(p: Packet) -> RawPacket:
+    """As the kernel side gives it."""
+    return RawPacket(
+        ts_ns=p.ts_ns, conn=p.conn, egress=p.egress, seq=p.seq, ack=p.ack, tcp_flags=p.flags,
+        payload_len=p.payload_len, payload=p.payload,
+    )  # fmt: skip

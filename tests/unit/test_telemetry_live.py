@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+import pytest
+
 from tests.unit.test_live import Source
 from tracer.host.discovery import Discovery
 from tracer.host.members import Member
@@ -38,11 +40,12 @@ def drained(live: Live, *fronts: int) -> list[AnyRecord]:
     return [record for batch in batches for record in batch]
 
 
-def test_of_servers_where_a_request_waits() -> None:
+def test_of_servers_where_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     source, telemetry = Source(), Noting()
     discovery = Discovery(source)
     discovery.tree[ME] = Member(ME)
     live = Live(source, discovery, HttpReader(), telemetry=telemetry)
+    monkeypatch.setattr("tracer.live._WHOLE_NS", 0)
     waits, other, none = drained(live, ME), drained(live, ME + 1), drained(live)
     assert telemetry.asked == [(ME,), (), ()]
     assert READING in waits and isinstance(waits[-1], Tick)

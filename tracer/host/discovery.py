@@ -269,8 +269,11 @@ class Discovery:
         """Whether the server has more sockets there: the kernel side knew only some of them, or
         took a stranger's, at another address, for the server's."""
         key = (raw.netns, raw.port)
-        owner = self._tree.get(self._ports.get(key, 0))
-        return owner is not None and key in self._held(owner, raw.ts_ns)
+        tgid = self._ports.get(key, 0)
+        owner = self._tree.get(tgid)
+        if owner is None or self._holders.none_listens(key, owner.front, tgid, raw.ts_ns):
+            return False
+        return key in self._held(owner, raw.ts_ns)
 
     def _held(self, member: Member, ts_ns: int) -> dict[tuple[int, int], int]:
         """Who of a server's processes holds which port."""

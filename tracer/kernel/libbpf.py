@@ -414,13 +414,15 @@ def lookup_batch(
     at_end = result < 0 and ctypes.get_errno() == errno.ENOENT
     if not at_end:
         _check("cannot read a map", result)
-    raw_keys, raw_values = keys.raw, values.raw
+    many = count.value
+    raw_keys = ctypes.string_at(keys, key_size * many)
+    raw_values = ctypes.string_at(values, value_size * many)
     found = [
         (
             raw_keys[i * key_size : (i + 1) * key_size],
             raw_values[i * value_size : (i + 1) * value_size],
         )
-        for i in range(count.value)
+        for i in range(many)
     ]
     return found, None if at_end else following.raw
 
