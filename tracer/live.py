@@ -138,8 +138,9 @@ class Live:
             some = some or bool(raws)
             batch = [record for raw in raws for record in self._one(raw)]
             self._sampler.note(batch)
-            further = further or any(isinstance(record, _FURTHER) for record in batch)
-            ended = ended or any(isinstance(record, HttpEnd) for record in batch)
+            moved = [record for record in batch if isinstance(record, _FURTHER)]
+            further = further or bool(moved)
+            ended = ended or any(isinstance(record, HttpEnd) for record in moved)
             yield batch + self._arm(batch, now_ns) + self._follow(batch)
         if some:
             # A request may be half seen: its acknowledgement wakes nobody.

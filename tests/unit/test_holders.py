@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from types import ModuleType
 
 import pytest
 
@@ -27,7 +26,8 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tables = 0
         self.processes: list[int] = []
-        listening, owners = sockets.listening, proc.socket_owners
+        self.namespaces: list[int] = []
+        listening, owners, netns = sockets.listening, proc.socket_owners, proc.netns
 
         def table(tgid: int) -> dict[int, int]:
             self.tables += 1
@@ -37,20 +37,18 @@ class Looks:
             self.processes += tgids
             return owners(tgids)
 
+        def namespace(tgid: int) -> int:
+            self.namespaces.append(tgid)
+            return netns(tgid)
+
+        monkeypatch.setattr(proc, "netns", namespace)
         monkeypatch.setattr(sockets, "listening", table)
         monkeypatch.setattr(proc, "socket_owners", process)
 
-
-def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[int]:
-    """The processes that a function of a module is asked about."""
-    real, asked = getattr(module, name), []
-
-    def noted(tgid: int) -> object:
-        asked.append(tgid)
-        return real(tgid)
-
-    monkeypatch.setattr(module, name, noted)
-    return asked
+    @property
+    def seen(self) -> tuple[int, list[int], list[int]]:
+        """Looks at tables, processes whose sockets and whose namespaces were asked for."""
+        return self.tables, self.processes, self.namespaces
 
 
 @pytest.fixture
@@ -66,9 +64,7 @@ def member_of_ours(kernel: Noted | None = None) -> tuple[Discovery, int, int]:
     return discovery, me, proc.netns(me)
 
 
-def test_a_storm_of_ports_that_close_takes_one_look(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storm_of_ports_that_close_takes_one_look(looks: Looks) -> None:
     discovery, me, netns = member_of_ours()
     with socket.create_server(("127.0.0.1", 0)) as open_still:
         port = open_still.getsockname()[1]
@@ -76,12 +72,12 @@ def test_a_storm_of_ports_that_close_takes_one_look(
         for p in (*closed, port):
             discovery.translate(Listen(ts_ns=1, tgid=me, netns=netns, port=p))
         now_ns = time.monotonic_ns()
-        asked = counted(monkeypatch, proc, "netns")
+        looks.namespaces.clear()
         gone = [discovery.translate(Unlisten(ts_ns=now_ns, netns=netns, port=p)) for p in closed]
         assert all(len(records) == 1 for records in gone)
-        assert (looks.tables, looks.processes, asked) == (1, [], [me]), "nobody listens there"
+        assert looks.seen == (1, [], [me]), "nobody listens there"
         assert discovery.translate(Unlisten(ts_ns=now_ns, netns=netns, port=port)) == []
-        assert (looks.tables, looks.processes, asked) == (2, [me], [me, me])
+        assert looks.seen == (2, [me], [me, me])
     later = Unlisten(ts_ns=time.monotonic_ns(), netns=netns, port=port)
     assert discovery.translate(later) == [later], "what came after the look takes another"
     assert discovery.ports_of(me) == []

@@ -61,8 +61,8 @@ class Holders:
 
         A look at its sockets alone costs less than one at who has them.
         """
-        known = self._tables.get(port[0])
-        if known is None or known[0] < ts_ns:
+        table = self._fresh(port[0], ts_ns)
+        if table is None:
             self._forget(front)
             if not self._patience.may_ask(front):
                 return False
@@ -70,8 +70,6 @@ class Holders:
             theirs = proc.netns(tgid) == port[0]
             table = self._table(port[0], tgid, ts_ns) if theirs else {}
             self._patience.charge(front, time.monotonic() - began)
-        else:
-            table = known[1]
         return bool(table) and port[1] not in table.values()
 
     def joined(self, front: int, tgid: int) -> None:
@@ -95,10 +93,17 @@ class Holders:
         self._patience.charge(front, time.monotonic() - began)
 
     def _table(self, netns: int, tgid: int, at_ns: int) -> dict[int, int]:
+        table = self._fresh(netns, at_ns)
+        if table is None:
+            looked_ns = time.monotonic_ns()
+            table = sockets.listening(tgid)
+            self._tables[netns] = looked_ns, table
+        return table
+
+    def _fresh(self, netns: int, at_ns: int) -> dict[int, int] | None:
+        """The last look at a namespace, where it was not made before."""
         known = self._tables.get(netns)
-        if known is None or known[0] < at_ns:
-            known = self._tables[netns] = (time.monotonic_ns(), sockets.listening(tgid))
-        return known[1]
+        return None if known is None or known[0] < at_ns else known[1]
 
     def _forget(self, front: int) -> None:
         """All but the one that is looked at now."""

@@ -184,11 +184,8 @@ class Attacher:
             self._forget(tgid)
             return
         took = time.monotonic() - began
-        hears = self._own is not None and mapped is not None and self._own.hears(tgid, mapped)
         # Where it does not answer what was found stays.
         answered = mapped is not None and self._take(tgid, mapped)
-        if hears and answered:
-            self._unschedule(tgid)
         now = time.monotonic()
         self._looked[tgid] = (now, took)
         if answered:
@@ -212,7 +209,12 @@ class Attacher:
     def _take(self, tgid: int, mapped: list[Mapped]) -> bool:
         """Whether all files that are of interest answered."""
         answered = self._use(tgid, mapped)
-        return (self._own is None or self._own.add(tgid, mapped)) and answered
+        if self._own is not None:
+            hears = self._own.hears(tgid, mapped)
+            answered = self._own.add(tgid, mapped) and answered
+            if hears and answered:
+                self._unschedule(tgid)
+        return answered
 
     def _use(self, tgid: int, mapped: Iterable[Mapped]) -> bool:
         wanted = {m.inode: m for m in mapped if self._libraries_of(m.name)}
